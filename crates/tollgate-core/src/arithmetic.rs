@@ -1,4 +1,4 @@
-//! The trait that every limit implements: four small questions, and one `decide` made of them.
+//! The trait that every limit implements: small questions about a state, and one `decide` that combines them.
 
 use core::fmt::Debug;
 use core::time::Duration;
@@ -10,16 +10,16 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// A time before which nobody passes, kept beside a state: a [`Timestamp`], or nothing at all where
-/// the state says it by itself.
+/// A time before which no request passes, stored beside a state. It is a [`Timestamp`], or `()` where the state itself
+/// implies the time.
 pub trait BookedUntil: sealed::Sealed + Copy + Debug + Default + PartialEq {
-    /// Whether what is charged is kept as a debt, which delays everybody after it.
+    /// Whether a charge is stored as a debt, which delays every later request.
     const IS_DEBT: bool;
 
-    /// The time, the origin if none is kept.
+    /// The time; the origin if none is stored.
     fn time(self) -> Timestamp;
 
-    /// The floor at this time, as far as any is kept.
+    /// The floor at this time, or `()` if none is stored.
     fn at(time: Timestamp) -> Self;
 }
 
@@ -48,10 +48,10 @@ impl BookedUntil for () {
     fn at(_time: Timestamp) -> Self {}
 }
 
-/// A limit: a [`Rate`] compiled for one way of counting. Its state is kept by the caller.
+/// A limit: a [`Rate`] compiled for one algorithm. The caller stores its state.
 ///
-/// The trait is sealed; pick one of its implementors. All answers are pure functions of
-/// (limit, state, now, cost), and a refusal never changes the state.
+/// The trait is sealed; pick one of its implementors. All results are pure functions of (limit, state, now, cost), and
+/// a denial never changes the state.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, Outcome, Rate, SlidingLog, Timestamp};
@@ -68,68 +68,69 @@ impl BookedUntil for () {
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 pub trait Arithmetic: sealed::Sealed + Copy + Debug {
-    /// What is kept between calls. The default is "never seen".
+    /// The state between calls. The default means "never seen".
     type State: Clone + Debug + Default + PartialEq;
 
-    /// What is remembered of reservations, which are charged now and act later. An algorithm that keeps
-    /// them as debt needs nothing (`()`): the debt delays everyone after them. One that keeps them as hits at
-    /// the time they act needs that time, because nobody may pass before the latest of them.
+    /// What a state remembers of reservations, which are charged now and act later. An algorithm that stores them as
+    /// debt needs nothing (`()`), because the debt delays every later request. An algorithm that stores them as hits at
+    /// the time they act needs that time, because no request may pass before the latest of them.
     type Floor: BookedUntil;
 
-    /// Compiles a rate, or says why it can't be represented and what can.
+    /// Compiles a rate, or returns why it can't be represented and what can.
     ///
     /// # Errors
     /// The bounds of each algorithm are listed at [`LimitError`].
     fn new(rate: Rate) -> Result<Self, LimitError>;
 
-    /// The same limit at another rate: windows begin where they did.
+    /// The same limit at another rate. Windows keep their alignment.
     ///
     /// # Errors
-    /// As of [`new`](Self::new).
+    /// As [`new`](Self::new).
     fn at_rate(&self, rate: Rate) -> Result<Self, LimitError> {
         Self::new(rate)
     }
 
-    /// The rate it was made from.
+    /// The rate of the limit.
     fn rate(&self) -> Rate;
 
-    /// When this cost would first pass, if nobody else takes it: `now` if it passes now,
+    /// The earliest time at which this cost would pass, if no other request takes the tokens: `now` if it passes now,
     /// `None` if it never will.
     fn earliest(&self, state: &Self::State, now: Timestamp, cost: u64) -> Option<Timestamp>;
 
-    /// Takes the cost, decided at `now` to act at `at`, where `at` came from
+    /// Takes the cost, decided at `now` to act at `at`. The time `at` must be the result of
     /// [`earliest`](Self::earliest) for this state, this `now` and this cost.
     fn charge(&self, state: &mut Self::State, now: Timestamp, at: Timestamp, cost: u64) -> Charge;
 
     /// The largest cost that passes now.
     fn remaining(&self, state: &Self::State, now: Timestamp) -> u64;
 
-    /// Tokens there at `now`, with the part of one and negative in debt where there is such. For people to read;
-    /// nothing decides by it.
+    /// The tokens available at `now`, for display, never for decisions: fractional, and negative in debt where an
+    /// algorithm has fractions and debt.
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     fn tokens(&self, state: &Self::State, now: Timestamp) -> f64 {
         self.remaining(state, now) as f64
     }
 
-    /// From this time on the state answers as one never seen, so it may be forgotten.
+    /// From this time on the state is equivalent to one never seen, so it may be forgotten.
     fn idle_at(&self, state: &Self::State) -> Timestamp;
 
-    /// Gives back what `charge` took, as far as nothing was built on it.
+    /// Refunds the part of `charge` that no later charge relies on.
     fn cancel(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, since: LaterCharges);
 
-    /// Gives back `tokens` without a receipt: a gift. What was spent last comes back first, and never
-    /// more than was spent.
+    /// Refunds `tokens` without a receipt. The tokens that were spent last come back first, and never more than were
+    /// spent.
     fn refund(&self, state: &mut Self::State, now: Timestamp, tokens: u64);
 
-    /// Keeps tokens that are *out*, taken but not yet known to be spent, from draining: after this the
-    /// state owes at least `out` tokens at `now`. It does nothing where charges count as hits at a time:
-    /// those stay where they were counted.
+    /// Keeps outstanding tokens from draining: tokens that were taken and may still be unspent. Afterwards the state
+    /// owes at least `out` tokens at `now`. It does nothing where charges count as hits at a time: a hit stays where it
+    /// was counted.
     fn keep_outstanding(&self, state: &mut Self::State, now: Timestamp, out: u64) {
         let _ = (state, now, out);
     }
 
-    /// Gives back `tokens` of a charge that were out and turned out not to be spent: from the debt that
-    /// [`keep_out`](Self::keep_outstanding) has kept, or from the window or entry that was charged, if it still counts.
+    /// Refunds the `tokens` of a charge that were outstanding and turned out to be unspent: from the debt that
+    /// [`keep_outstanding`](Self::keep_outstanding) has kept, or from the window or entry of the charge, if it still
+    /// counts.
     fn settle_charge(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, tokens: u64) {
         if Self::Floor::IS_DEBT {
             return self.refund(state, now, tokens);
@@ -137,14 +138,14 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         self.cancel(state, now, &charge.partial(tokens), LaterCharges::Others);
     }
 
-    /// Whether a cost may be promised for later while `out` tokens are out. Not if the promise relied on some of
-    /// those: nobody knows whether they come back. Always where charges count as hits at a time.
+    /// Whether a cost may be promised for later while `out` tokens are outstanding. A promise must not rely on those,
+    /// because they may never come back. Always true where charges count as hits at a time.
     fn can_promise(&self, cost: u64, out: u64) -> bool {
         !Self::Floor::IS_DEBT || cost.saturating_add(out) <= self.limit()
     }
 
-    /// Charges tokens that were spent already, beyond what was asked for: as debt of up to a full bucket, or,
-    /// where there is no debt, as much as is left.
+    /// Charges tokens that were already spent beyond the estimate: as debt of up to a full bucket, or, in an algorithm
+    /// without debt, at most the remaining tokens.
     fn charge_overrun(&self, state: &mut Self::State, now: Timestamp, tokens: u64) {
         let cost = self.remaining(state, now).min(tokens);
         if cost > 0 && self.earliest(state, now, cost) == Some(now) {
@@ -152,8 +153,8 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         }
     }
 
-    /// Whether a state can be counted under this limit. Rates of zero and unlimited may have nothing to count
-    /// by; while one is in force, a state stays counted under the limit before it.
+    /// Whether this limit can count a state. Rates of zero and unlimited may have no unit to count in; while one is in
+    /// force, a state stays counted under the previous limit.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, LeakyBucket, Rate};
@@ -167,17 +168,17 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         self.rate().period().is_some()
     }
 
-    /// Carries a state kept under the limit `old` over to this one, at a live change.
+    /// Converts a state that was counted under the limit `old` to this limit, at a live change.
     fn migrate_state(&self, state: &mut Self::State, old: &Self, now: Timestamp);
 
-    /// As [`adopt`](Self::migrate_state), but what was spent stays spent in every algorithm, also beyond what
-    /// this limit's own bucket holds: for a state that may be carried over again, to a larger one.
+    /// As [`migrate_state`](Self::migrate_state), but spent tokens stay spent in every algorithm, even those beyond
+    /// this limit's own bucket: for a state that may be migrated again, to a larger limit.
     fn migrate_spent(&self, state: &mut Self::State, old: &Self, now: Timestamp) {
         self.migrate_state(state, old, now);
     }
 
-    /// When this cost would first pass if the state stayed under the limit `old` until then, and what
-    /// is spent was carried over by [`keep_spent`](Self::migrate_spent) only when it passes.
+    /// The earliest time at which this cost would pass, if the state stays under the limit `old` until then and
+    /// [`migrate_spent`](Self::migrate_spent) converts it only when the cost passes.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, LeakyBucket, Rate, Timestamp};
@@ -185,7 +186,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// let (fast, slow) = (Rate::per_second(1_000), Rate::per_minute(1));
     /// let (fast, slow) = (LeakyBucket::new(fast)?, LeakyBucket::new(slow)?);
     /// let full = fast.empty(Timestamp::ZERO);
-    /// // The thousand leak away in a second, whoever asks then.
+    /// // The thousand leak away in a second, because they stay under the old limit until then.
     /// let at = slow.earliest_before_migration(&full, &fast, Timestamp::ZERO, 1);
     /// assert_eq!(at, Some(Timestamp::from_secs(1)));
     /// # Ok::<(), tollgate_core::LimitError>(())
@@ -202,18 +203,17 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         self.earliest(&state, now, cost)
     }
 
-    /// Moves a state to a clock that shows `to` when this one shows `from`. What is left of it stays
-    /// as it is; where the other clock can't show it (a window's boundaries lie elsewhere), it
-    /// grants less, never more.
+    /// Moves a state to a clock that shows `to` when this one shows `from`. The remaining effect of the state stays the
+    /// same. Where the other clock can't represent it (its windows begin elsewhere), the state grants less, never more.
     fn move_to_clock(&self, state: &mut Self::State, from: Timestamp, to: Timestamp);
 
-    /// The state of a limit that has nothing to give at `now`.
+    /// The state of a limit without tokens at `now`.
     fn empty(&self, now: Timestamp) -> Self::State;
 
-    /// How long a state still counts after the last charge, if that acted at once. Zero where nothing ever
-    /// comes back, or everything passes.
+    /// How long a state still counts after its last charge, if that charge acted immediately. Zero where tokens never
+    /// come back, and where everything passes.
     ///
-    /// A time that is earlier than others by more than this isn't merely out of order: the clock was set back.
+    /// A time that is earlier than others by more than this isn't out of order: the clock was set back.
     ///
     /// ```
     /// use core::time::Duration;
@@ -231,7 +231,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         Duration::MAX
     }
 
-    /// The most that can pass at once.
+    /// The most that can pass at one instant.
     fn limit(&self) -> u64 {
         let rate = self.rate();
         if rate.is_unlimited() {
@@ -252,8 +252,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         self.decision_at(state, now, at)
     }
 
-    /// The decision for a cost whose [`earliest`](Self::earliest) time is `at`, read off the state
-    /// as it stands.
+    /// The decision for a cost whose [`earliest`](Self::earliest) time is `at`, computed from the state as it is.
     fn decision_at(&self, state: &Self::State, now: Timestamp, at: Option<Timestamp>) -> Decision {
         let (outcome, retry_after) = match at {
             None => (Outcome::Never, Duration::MAX),
@@ -270,7 +269,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     }
 }
 
-/// A receipt for what was taken, needed to give it back.
+/// A receipt for a charge, needed to refund it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     pub(crate) at: Timestamp,
@@ -279,22 +278,22 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// When the charged request may act.
+    /// The time at which the charged request may act.
     pub const fn at(&self) -> Timestamp {
         self.at
     }
 
-    /// What was taken.
+    /// The charged tokens.
     pub const fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// A receipt for a part of it, the one that was taken last.
+    /// A receipt for a part of the charge, the part that was taken last.
     #[must_use]
     pub fn partial(&self, tokens: u64) -> Self {
         let cost = tokens.min(self.cost);
         let mark = match self.undo_data {
-            // The price is a whole number of intervals, one for each token.
+            // The price is a whole number of intervals, one for each token, so this division is exact.
             UndoData::TatInterval { after, price } if self.cost > 0 => UndoData::TatInterval {
                 after,
                 price: price / self.cost * cost,
@@ -309,33 +308,33 @@ impl Charge {
     }
 }
 
-/// What each algorithm needs to remember in order to give back exactly.
+/// The data that each algorithm needs to undo a charge exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UndoData {
     /// Nothing was charged (cost 0, or no limit).
     Nothing,
-    /// The interval `(after − price, after]` of the TAT line.
+    /// The interval `(after − price, after]` of TATs.
     TatInterval { after: u64, price: u64 },
-    /// What one nanosecond drained and one token cost when the charge was made; and, of a bucket that knows it, when the
-    /// latest reservation before it acts.
+    /// The units that one nanosecond drained and one token cost when the charge was made. A bucket that knows it adds
+    /// the act time of the latest reservation before the charge.
     Debt {
         drain: u128,
         price: u128,
         last_act: Timestamp,
     },
-    /// The window as it stood before.
+    /// The window before the charge.
     WindowCount(WindowCount),
-    /// The two counts as they stood before.
+    /// The two counts before the charge.
     SlidingCounts(SlidingCounts),
-    /// The entry at the charge's time.
+    /// The log has the entry, at the time of the charge.
     LogEntry,
 }
 
-/// What was charged to the same state after the charge that is being given back.
+/// The charges to the same state after the charge that is being refunded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaterCharges {
-    /// Nothing: the charge is the latest one, so it can be undone exactly.
+    /// None: the charge is the latest one, so it can be undone exactly.
     Nothing,
-    /// Other charges, which may have been built on it.
+    /// Other charges, which may rely on it.
     Others,
 }

@@ -1,4 +1,4 @@
-//! What a limit answers: whether, how much is left, when to come back.
+//! The decision of a limit: allowed or denied, the remaining tokens, and when to retry.
 
 use core::fmt;
 use core::time::Duration;
@@ -6,15 +6,15 @@ use core::time::Duration;
 /// Whether a request may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It may pass, and its cost was charged.
+    /// The request may pass, and its cost was charged.
     Allowed,
-    /// Not now; nothing was charged. [`Decision::retry_after`] says when.
+    /// The request may not pass now; nothing was charged. [`Decision::retry_after`] is the wait.
     Denied,
-    /// Not now and not later: the cost is above what the limit can ever hold.
+    /// The request can never pass: its cost exceeds what the limit can hold.
     Never,
 }
 
-/// The answer to one check.
+/// The result of one check.
 ///
 /// ```
 /// use core::time::Duration;
@@ -28,8 +28,8 @@ pub enum Outcome {
 /// assert_eq!(decision.remaining, 1);
 /// assert_eq!(decision.reset_after, Duration::from_millis(400));
 ///
-/// let refused = limit.decide(&mut state, Timestamp::ZERO, 2);
-/// assert_eq!(refused.retry_after, Some(Duration::from_millis(100)));
+/// let denied = limit.decide(&mut state, Timestamp::ZERO, 2);
+/// assert_eq!(denied.retry_after, Some(Duration::from_millis(100)));
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,20 +38,21 @@ pub enum Outcome {
 pub struct Decision {
     /// Whether the request may pass.
     pub outcome: Outcome,
-    /// The most that can pass at once: the burst, or the window's count; [`u64::MAX`] of no limit, so ask
-    /// [`is_unlimited`](Self::is_unlimited) before it is shown to people.
+    /// The most that can pass at one instant: the burst, or the count of the window. [`u64::MAX`] stands for "no
+    /// limit", so check [`is_unlimited`](Self::is_unlimited) before you display it.
     pub limit: u64,
     /// The largest cost that would pass now, after this decision.
     pub remaining: u64,
-    /// How long until the same cost would pass, if nobody else takes it: zero when allowed, none when never. Also zero
-    /// for a concurrency limit: nobody knows when one of the requests in flight finishes.
+    /// How long until the same cost would pass, if no other request takes the tokens. Zero when allowed; `None` when it
+    /// never passes. Also zero for a concurrency limit, because the end of the requests in flight is unknown.
     pub retry_after: Option<Duration>,
-    /// How long until the limit is as if never used, if nobody uses it.
+    /// How long until the limit is as if never used, if no further request uses it.
     pub reset_after: Duration,
 }
 
 impl Decision {
-    /// Builds an answer; holders of state use this, callers read it. A wait of [`Duration::MAX`] means never.
+    /// Builds a decision. The crates that store states call this; callers of limits only read decisions. A wait of
+    /// [`Duration::MAX`] means never.
     pub const fn new(
         outcome: Outcome,
         limit: u64,
@@ -68,7 +69,7 @@ impl Decision {
         }
     }
 
-    /// [`retry_after`](Self::retry_after) as a number to compare by: [`Duration::MAX`] when never.
+    /// [`retry_after`](Self::retry_after) as a number that can be compared: [`Duration::MAX`] means never.
     ///
     /// ```
     /// use core::time::Duration;
@@ -84,7 +85,7 @@ impl Decision {
         }
     }
 
-    /// Puts another wait in place of [`retry_after`](Self::retry_after); [`Duration::MAX`] means never.
+    /// Replaces [`retry_after`](Self::retry_after) by another wait. [`Duration::MAX`] means never.
     ///
     /// ```
     /// use core::time::Duration;
@@ -98,7 +99,7 @@ impl Decision {
         self.retry_after = finite_wait(wait);
     }
 
-    /// The answer of a limit that limits nothing.
+    /// The decision of an unlimited limit.
     pub const UNLIMITED: Self = Self::new(
         Outcome::Allowed,
         u64::MAX,
@@ -112,20 +113,20 @@ impl Decision {
         matches!(self.outcome, Outcome::Allowed)
     }
 
-    /// Whether it is of a limit that limits nothing: then no count says anything.
+    /// Whether the limit is unlimited. Its counts mean nothing then.
     pub const fn is_unlimited(&self) -> bool {
         self.limit == u64::MAX
     }
 
-    /// What the header `Retry-After` says: [`retry_after`](Self::retry_after) in whole seconds, rounded up, so that
-    /// whoever waits so long isn't too early. Zero when allowed; none when it never passes.
+    /// The value of the header `Retry-After`: [`retry_after`](Self::retry_after) in whole seconds, rounded up so that a
+    /// client that waits this long isn't too early. Zero when allowed; `None` when the request can never pass.
     ///
     /// ```
     /// use core::time::Duration;
     /// use tollgate_core::{Decision, Outcome};
     ///
-    /// let refused = |wait| Decision::new(Outcome::Denied, 5, 0, wait, wait);
-    /// assert_eq!(refused(Duration::from_millis(1_001)).retry_after_secs(), Some(2));
+    /// let denied = |wait| Decision::new(Outcome::Denied, 5, 0, wait, wait);
+    /// assert_eq!(denied(Duration::from_millis(1_001)).retry_after_secs(), Some(2));
     /// let never = Decision::new(Outcome::Never, 5, 5, Duration::MAX, Duration::ZERO);
     /// assert_eq!(never.retry_after_secs(), None);
     /// ```
@@ -136,8 +137,8 @@ impl Decision {
         }
     }
 
-    /// What headers say about when a limit is as if never used: [`reset_after`](Self::reset_after) in whole seconds,
-    /// rounded up. None if that never comes.
+    /// The value of reset headers: [`reset_after`](Self::reset_after) in whole seconds, rounded up. `None` if the limit
+    /// never resets.
     ///
     /// ```
     /// use core::time::Duration;
@@ -151,7 +152,7 @@ impl Decision {
     }
 }
 
-/// A wait that ends; none for [`Duration::MAX`].
+/// A finite wait; `None` for [`Duration::MAX`].
 const fn finite_wait(wait: Duration) -> Option<Duration> {
     match wait {
         Duration::MAX => None,
@@ -159,7 +160,7 @@ const fn finite_wait(wait: Duration) -> Option<Duration> {
     }
 }
 
-/// Whole seconds, rounded up; none for the time that never comes.
+/// Whole seconds, rounded up; `None` for a time that never comes.
 const fn ceil_secs(time: Duration) -> Option<u64> {
     match (time.as_secs(), time.subsec_nanos()) {
         (u64::MAX, _) => None,
@@ -168,7 +169,7 @@ const fn ceil_secs(time: Duration) -> Option<u64> {
     }
 }
 
-/// A count, of which the largest is none.
+/// A count for display. The largest count stands for "no limit".
 struct DisplayCount(u64);
 
 impl fmt::Debug for DisplayCount {
@@ -192,7 +193,7 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// A wait as people read it: up to the next millisecond, if it is that long.
+/// A wait for display: rounded up to milliseconds if it is that long.
 fn round_up_to_millis(wait: Duration) -> Duration {
     const MILLI: u32 = 1_000_000;
     if wait < Duration::from_millis(1) {
@@ -203,7 +204,7 @@ fn round_up_to_millis(wait: Duration) -> Duration {
     wait.saturating_add(Duration::from_nanos(u64::from(more)))
 }
 
-/// For people: in logs and on terminals.
+/// The text for logs and terminals.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, Decision, Gcra, Rate, Timestamp};

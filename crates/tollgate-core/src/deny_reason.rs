@@ -1,8 +1,8 @@
-//! Why a request was denied, in one word: the same list for answers, headers, metrics and logs.
+//! The reason of a denial, as one word: the same list for decisions, headers, metrics and logs.
 
 use core::fmt;
 
-/// Why a request was denied. Answers, headers, metrics and logs all use [`name`](Self::name).
+/// The reason of a denial. Decisions, headers, metrics and logs all use [`name`](Self::name).
 ///
 /// ```
 /// use tollgate_core::DenyReason;
@@ -23,7 +23,7 @@ pub enum DenyReason {
     TooLarge,
     /// A deny list, a `block` of the policy or an operator's override blocks the request.
     Blocked,
-    /// The request lacks the key that it has to be limited by, and the rule denies such requests.
+    /// The request lacks the key of the limit, and the rule denies such requests.
     MissingKey,
     /// The request may wait for the limit, but the wait queue is full.
     QueueFull,
@@ -34,7 +34,7 @@ pub enum DenyReason {
 }
 
 impl DenyReason {
-    /// Every reason, in the order of its number.
+    /// Every reason, ordered by its number.
     pub const ALL: [Self; 9] = [
         Self::Rate,
         Self::Quota,
@@ -47,7 +47,7 @@ impl DenyReason {
         Self::Store,
     ];
 
-    /// The word for it, in snake case.
+    /// The reason as one word in snake case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rate => "rate",

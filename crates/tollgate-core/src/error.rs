@@ -1,13 +1,13 @@
-//! Why a limit could not be built: what was asked, and what can be had.
+//! Errors of limits that can't be built: the invalid value, and the valid range.
 
 use core::fmt;
 
 use crate::Rate;
 
-/// A limit that can't be built: mostly a [`Rate`] that an algorithm can't represent exactly enough to
-/// keep its laws.
+/// A limit that can't be built: mostly a [`Rate`] that an algorithm can't represent exactly enough to guarantee its
+/// bound.
 ///
-/// The text names the rate, the bound it crossed and what to use instead.
+/// The message names the rate, the bound that it exceeds, and an alternative.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, FixedWindow, Rate};
@@ -24,61 +24,61 @@ use crate::Rate;
 pub enum LimitError {
     /// A positive count in a period of zero, or of less than a nanosecond.
     NoPeriod {
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
     },
-    /// Outside 10⁻¹⁵ to 3·10¹⁰ per second, what the exact form takes.
+    /// The rate is outside 10⁻¹⁵ to 3·10¹⁰ per second, the range of the exact form.
     OutOfRange {
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
     },
-    /// Burst × interval is above two years, more than one 64-bit word can carry.
+    /// Burst × interval is above two years, the most that one 64-bit word can represent.
     TooLongForOneWord {
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
-        /// The largest burst that one word carries at this interval.
+        /// The largest burst that one word can represent at this interval.
         largest_burst: u64,
     },
     /// Burst × period overflows the exact form's state.
     BurstTooLarge {
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
-        /// The largest burst that the exact form carries at this rate.
+        /// The largest burst that the exact form can represent at this rate.
         largest_burst: u64,
     },
     /// A window algorithm was given a burst that isn't its count.
     BurstIsNotCount {
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
-        /// What the algorithm is called.
+        /// The name of the algorithm.
         algorithm: &'static str,
     },
     /// A sliding counter was given a burst below its count or above 1.5 × its count.
     BurstBeyondCounter {
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
     },
     /// A window of zero length or longer than 292 years.
     WindowOutOfRange {
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
     },
-    /// A tier was made for another algorithm than that of the limiter it was given to.
+    /// The algorithm of a tier differs from the algorithm of the limiter.
     TierAlgorithmMismatch {
         /// The rate of the tier.
         rate: Rate,
-        /// What the tier was made for.
+        /// The algorithm of the tier.
         tier: &'static str,
-        /// What the limiter counts by.
+        /// The algorithm of the limiter.
         limiter: &'static str,
     },
-    /// A limiter was told to treat new keys at its cap in a way that it can't.
+    /// A limiter doesn't support a policy for new keys in a full table.
     UnsupportedWhenFull {
-        /// What it was told.
+        /// The requested policy.
         policy: &'static str,
-        /// Which sort of limiter.
+        /// The type of the limiter.
         limiter: &'static str,
-        /// What it can do instead.
+        /// The policies that the limiter supports.
         instead: &'static str,
     },
 }
@@ -140,13 +140,14 @@ impl fmt::Display for LimitError {
                 instead,
             } => write!(
                 f,
-                "{limiter} can't treat new keys at its cap as AtCap::{policy} says; use {instead}"
+                "{limiter} can't treat new keys at its cap as WhenFull::{policy} says; use {instead}"
             ),
         }
     }
 }
 
-/// For a rate of which GCRA's word can't hold the burst; or not even one interval, if no burst is small enough.
+/// Writes the error of a burst that GCRA's word can't represent. A `largest_burst` of 0 means that not even one
+/// interval fits.
 fn write_too_long(f: &mut fmt::Formatter<'_>, rate: &Rate, largest_burst: u64) -> fmt::Result {
     if largest_burst == 0 {
         return write!(

@@ -1,13 +1,13 @@
 //! The exact form: integer units in which a tick drains and a token costs a whole number.
 //!
-//! One nanosecond drains `drain` units and one token costs `price` units, `count` and `period`
-//! reduced by their gcd, so nothing is ever rounded while time passes and nothing can drift.
-//! A leaky bucket is this debt as it is, and a token bucket the same one seen from the other side.
+//! One nanosecond drains `drain` units and one token costs `price` units: `count` and `period` divided by their gcd.
+//! Both are whole numbers, so time passes without rounding, and nothing drifts. A leaky bucket is this debt; a token
+//! bucket is the same debt, subtracted from the burst.
 
 use crate::{LimitError, Rate, Timestamp};
 
-/// How much is owed, and when that was true. The default owes nothing. A limit says what a unit is with
-/// `units_per_token`.
+/// A debt, and the time at which it was computed. The default owes nothing. The method `units_per_token` of a limit
+/// tells how many units a token has.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, LeakyBucket, BucketLevel, Rate, Timestamp};
@@ -26,17 +26,17 @@ pub struct BucketLevel {
     pub as_of: Timestamp,
 }
 
-/// A token is at least this many units, so that a live rate change, the one place that rounds,
-/// loses less than a billionth of a token.
+/// A token is at least this many units. Only a live rate change rounds, and with this many units it loses less than a
+/// billionth of a token.
 const LEAST_PRICE: u128 = 1 << 32;
 
-/// Debt beyond the capacity comes from reservations; both together stay far below 2^128.
+/// Reservations add debt beyond the capacity. The sum of both stays far below 2^128.
 pub(crate) const LARGEST_CAPACITY: u128 = 1 << 126;
 
 const SLOWEST_NANOS_PER_TOKEN: u128 = 1_000_000_000_000_000 * 1_000_000_000;
 const FASTEST_TOKENS_PER_NANO: u128 = 30;
 
-/// Refuses what lies outside 10⁻¹⁵ to 3·10¹⁰ per second.
+/// Rejects rates outside 10⁻¹⁵ to 3·10¹⁰ per second.
 pub(crate) fn check_rate_range(rate: Rate) -> Result<(), LimitError> {
     let Some((count, period)) = rate.count_and_nanos() else {
         return Ok(());
@@ -55,7 +55,7 @@ pub(crate) fn check_rate_range(rate: Rate) -> Result<(), LimitError> {
     Ok(())
 }
 
-/// The units that one nanosecond drains, that one token costs, and that may be owed when a request passes.
+/// Returns the units that one nanosecond drains, the units of one token, and the capacity in units.
 pub(crate) fn compile_units(rate: Rate) -> Result<[u128; 3], LimitError> {
     check_rate_range(rate)?;
     let (drain, price) = match rate.count_and_nanos() {

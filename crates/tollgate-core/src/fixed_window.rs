@@ -35,7 +35,7 @@ pub struct FixedWindow {
 pub enum WindowAlignment {
     /// At this time and whole windows before and after it.
     Boundary(Timestamp),
-    /// At the first hit that finds no open window.
+    /// At the first hit that comes while no window is open.
     FirstHit,
 }
 
@@ -46,7 +46,7 @@ impl Default for WindowAlignment {
 }
 
 impl FixedWindow {
-    /// The same limit with its windows placed elsewhere.
+    /// The same limit with another window alignment.
     #[must_use]
     pub const fn with_alignment(self, align: WindowAlignment) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl FixedWindow {
             WindowAlignment::FirstHit => 0,
         };
         if start < first_boundary {
-            // The window that began before the origin was cut off by it, and is shorter.
+            // The origin cut off the start of this window, so it ends at the first boundary after the origin.
             return Some(Timestamp::from_nanos(first_boundary));
         }
         start
@@ -71,7 +71,7 @@ impl FixedWindow {
             .map(Timestamp::from_nanos)
     }
 
-    /// Where its windows begin.
+    /// The alignment of its windows.
     pub const fn alignment(&self) -> WindowAlignment {
         self.align
     }
@@ -91,7 +91,7 @@ impl FixedWindow {
         }
     }
 
-    /// Where a window begins that is opened at `now`.
+    /// The start of a window that is opened at `now`.
     fn new_window_start(&self, now: Timestamp) -> Timestamp {
         match self.align {
             WindowAlignment::FirstHit => now,
@@ -173,7 +173,7 @@ impl Arithmetic for FixedWindow {
         self.window_end(window).unwrap_or(Timestamp::MAX)
     }
 
-    /// Uncounts the hit in the window that it was counted in; a later window owes it nothing.
+    /// Subtracts the hit from the window that counted it. A later window isn't changed.
     fn cancel(
         &self,
         window: &mut WindowCount,
@@ -187,24 +187,24 @@ impl Arithmetic for FixedWindow {
         let same_window =
             charge.at >= window.start && self.window_end(window).is_none_or(|end| charge.at < end);
         match since {
-            // It opened this window, so the one before it is open again.
+            // The charge opened this window, so the window before it is open again.
             LaterCharges::Nothing if before.start != window.start => *window = before,
             _ if same_window => window.count = window.count.saturating_sub(charge.cost),
             _ => {}
         }
     }
 
-    /// Uncounts in the window now open; one that is over owes nothing.
+    /// Subtracts from the window that is open now. An expired window isn't changed.
     fn refund(&self, window: &mut WindowCount, now: Timestamp, tokens: u64) {
         if self.open_window_at(window, now) == *window {
             window.count = window.count.saturating_sub(tokens);
         }
     }
 
-    /// Keeps what was counted in the window now open, and its start if its length stays.
+    /// Keeps the count of the window that is open now. The window keeps its start if its length stays.
     fn migrate_state(&self, window: &mut WindowCount, old: &Self, now: Timestamp) {
         if self.span.rate.period().is_none() || old.span.rate.period().is_none() {
-            // Zero and unlimited have no windows of their own: the count waits for the next that has.
+            // Zero and unlimited have no windows: the count stays for the next limit that has.
             return;
         }
         *window = old.open_window_at(window, now);
@@ -213,7 +213,7 @@ impl Arithmetic for FixedWindow {
         }
     }
 
-    /// The count moves to whichever window of the new limit is open, so it stays until the old window ends.
+    /// The count moves to the window of the new limit that is open, so it stays until the old window ends.
     fn earliest_before_migration(
         &self,
         window: &WindowCount,
@@ -232,7 +232,7 @@ impl Arithmetic for FixedWindow {
         Some(end.filter(|_| has_windows).unwrap_or(at))
     }
 
-    /// Where boundaries are fixed, the count goes on in the window that is open at that time.
+    /// With fixed boundaries, the count moves to the window that is open at that time.
     fn move_to_clock(&self, window: &mut WindowCount, from: Timestamp, to: Timestamp) {
         if self.span.rate.period().is_none() {
             window.start = to;
@@ -291,7 +291,7 @@ mod tests {
         let refused = limit.decide(&mut window, at(299), 1);
         assert_eq!(refused.wait_or_max(), Duration::from_millis(1));
         assert_eq!(refused.reset_after, Duration::from_millis(1));
-        // [300, 1300) is one window: it admits one, not one before and one after 1000.
+        // [300, 1300) is one window: one request passes in it, not one before 1000 and one after.
         assert!(limit.decide(&mut window, at(300), 1).is_allowed());
         assert!(!limit.decide(&mut window, at(1_299), 1).is_allowed());
         assert!(limit.decide(&mut window, at(1_300), 1).is_allowed());

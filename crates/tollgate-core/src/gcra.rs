@@ -11,13 +11,13 @@ use crate::exact_units::check_rate_range;
 use crate::units::{self, from_time as word};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
-/// Burst × interval may be this long: two years, which leaves seven for "now".
+/// The longest burst × interval: two years, which leaves seven years of the word for "now".
 const LONGEST_CAPACITY: u64 = units::from_nanos(2 * 365 * 86_400 * 1_000_000_000);
 
 /// The generic cell rate algorithm: a burst b admits exactly b back to back, then one an interval.
 ///
-/// The state is one word, so it fits an atomic and a cache line of keys. Times are taken from the
-/// origin of [`Timestamp`] and saturate nine years after it: measure from a nearby anchor.
+/// The state is one word, so an atomic can hold it, and a cache line holds many keys. Times count from the origin of
+/// [`Timestamp`] and saturate nine years after it, so use an origin near the present.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
@@ -38,7 +38,7 @@ pub struct Gcra {
     pace: GcraParams,
 }
 
-/// A [`Gcra`] without its rate: the two words that decide, for holders that keep them in atomics.
+/// The two numbers by which a [`Gcra`] decides, without its rate: for callers that store them in atomics.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
@@ -63,12 +63,12 @@ pub struct GcraParams {
 pub struct TatState(u64);
 
 impl TatState {
-    /// The state as the word it is kept in.
+    /// The state as a word, for storage.
     pub const fn to_word(self) -> u64 {
         self.0
     }
 
-    /// The state from the word it was kept in.
+    /// The state from its stored word.
     pub const fn from_word(word: u64) -> Self {
         Self(word)
     }
@@ -79,7 +79,7 @@ impl TatState {
     }
 }
 
-/// All of it follows from the rate.
+/// The rate determines all fields.
 impl fmt::Debug for Gcra {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Gcra({:?})", self.rate)
@@ -87,12 +87,12 @@ impl fmt::Debug for Gcra {
 }
 
 impl Gcra {
-    /// The two words that decide.
+    /// The two numbers that decide.
     pub const fn params(&self) -> GcraParams {
         self.pace
     }
 
-    /// The interval between two tokens as it is after rounding up, in 1/64 ns.
+    /// The interval between two tokens after rounding up, in 1/64 ns.
     pub const fn interval_units(&self) -> u64 {
         self.pace.interval
     }
@@ -118,7 +118,7 @@ impl Arithmetic for Gcra {
             };
             return Ok(made(pace.interval, pace.capacity));
         };
-        // The slowest pace is 10^24 ns a token, so the product can't overflow 128 bits.
+        // The lowest rate is 10^24 ns a token, so the product can't overflow 128 bits.
         let interval = (period * u128::from(units::PER_NANO)).div_ceil(u128::from(count));
         let burst = u128::from(rate.burst_size());
         match interval.checked_mul(burst.max(1)) {
@@ -167,7 +167,7 @@ impl Arithmetic for Gcra {
     }
 
     fn cancel(&self, tat: &mut TatState, now: Timestamp, charge: &Charge, _since: LaterCharges) {
-        // The word itself shows whether anything was built on the charge.
+        // The word itself shows whether a later charge relies on this one.
         if let Some(returned) = GcraParams::tat_after_cancel(*tat, now, charge) {
             *tat = returned;
         }
@@ -181,6 +181,7 @@ impl Arithmetic for Gcra {
     fn charge_overrun(&self, tat: &mut TatState, now: Timestamp, tokens: u64) {
         let price = self.pace.interval.saturating_mul(tokens);
         let owed = tat.0.max(word(now));
+        // Capped at a full bucket, so that one wrong estimate delays later requests by a bounded time.
         tat.0 = owed.saturating_add(price.min(self.pace.capacity));
     }
 
@@ -208,6 +209,7 @@ impl Arithmetic for Gcra {
 
     fn move_to_clock(&self, tat: &mut TatState, from: Timestamp, to: Timestamp) {
         tat.0 = match tat.0.saturating_sub(word(from)) {
+            // A TAT in the past stays "never seen" on any clock, even one that shows an earlier time.
             0 => 0,
             ahead => word(to).saturating_add(ahead),
         };
@@ -251,24 +253,24 @@ impl GcraParams {
         capacity: 0,
     };
 
-    /// Where the TAT stands after this cost and how many word units the request has to wait;
-    /// `None` if it can never pass.
+    /// The TAT after this cost, and the wait of the request in word units; `None` if it can never pass.
     ///
-    /// This is the whole of the algorithm: everything else reads its two numbers.
+    /// This is the whole algorithm: everything else uses these two numbers.
     #[inline]
     pub fn plan(&self, tat: TatState, now: Timestamp, cost: u64) -> Option<(TatState, u64)> {
         let now = word(now);
         let price = self.interval.checked_mul(cost)?;
         let after = tat.0.max(now).checked_add(price)?;
         let wait = (after - now).saturating_sub(self.capacity);
-        // A price above the capacity always waits, so a request that passes needs no second look.
+        // A price above the capacity always waits, so a request that passes needs no second comparison.
         if wait > 0 && price > self.capacity {
             return None;
         }
         Some((TatState(after), wait))
     }
 
-    /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
+    /// The TAT after a request that passes at `now`; `None` if it doesn't pass. It is [`plan`](Self::plan) without a
+    /// wait.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
@@ -286,13 +288,13 @@ impl GcraParams {
         }
     }
 
-    /// The whole nanoseconds that a wait in word units takes.
+    /// A wait in word units as whole nanoseconds.
     #[inline]
     pub const fn wait_nanos(wait: u64) -> u64 {
         units::to_nanos(wait)
     }
 
-    /// What may still pass at `now`, as a count.
+    /// The number of tokens that can still pass at `now`.
     #[inline]
     pub fn remaining(&self, tat: TatState, now: Timestamp) -> u64 {
         if self.interval == 0 {
@@ -302,7 +304,7 @@ impl GcraParams {
         self.capacity.saturating_sub(ahead) / self.interval
     }
 
-    /// Tokens there at `now`, negative in debt. For people to read; nothing decides by it.
+    /// The tokens available at `now`, negative in debt: for display, never for decisions.
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     pub fn tokens(&self, tat: TatState, now: Timestamp) -> f64 {
         match *self {
@@ -315,7 +317,7 @@ impl GcraParams {
         }
     }
 
-    /// The TAT after giving back a charge, if nothing was built on it.
+    /// The TAT after a charge is refunded, if no later charge relies on it.
     #[inline]
     pub fn tat_after_cancel(tat: TatState, now: Timestamp, charge: &Charge) -> Option<TatState> {
         let UndoData::TatInterval { after, price } = charge.undo_data else {
@@ -327,7 +329,7 @@ impl GcraParams {
         Some(TatState(after - price.min(after.saturating_sub(word(now)))))
     }
 
-    /// The TAT as it was before a charge, if nothing was built on it and all of it lies ahead.
+    /// The TAT as it was before a charge, if no later charge relies on it and all of it lies in the future.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, GcraParams, Rate, TatState, Timestamp};
@@ -350,7 +352,7 @@ impl GcraParams {
         (tat.0 == after && before >= word(now)).then_some(TatState(before))
     }
 
-    /// The TAT after a gift of so many tokens, at most until the bucket is full.
+    /// The TAT after a refund of this many tokens, at most up to a full bucket.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
@@ -367,10 +369,10 @@ impl GcraParams {
         Self::lower_tat(tat, now, self.interval.saturating_mul(tokens))
     }
 
-    /// As [`refunded`](Self::refunded), and one unit more, so that no later charge brings the TAT back to what
-    /// a [receipt](Self::receipt) from before the gift names: such a charge could be
-    /// [given back](Self::tat_after_cancel) though its tokens were promised to others. For holders that keep nothing
-    /// but the word.
+    /// As [`tat_after_refund`](Self::tat_after_refund), and one unit more, so that no later charge returns the TAT to a
+    /// value that a [receipt](Self::charge_receipt) from before the refund names. Such a charge could be
+    /// [cancelled](Self::tat_after_cancel) although its tokens were promised to others. For callers that store
+    /// nothing but the word.
     #[inline]
     pub fn tat_after_final_refund(&self, tat: TatState, now: Timestamp, tokens: u64) -> TatState {
         let price = self.interval.saturating_mul(tokens).saturating_add(1);
@@ -378,12 +380,12 @@ impl GcraParams {
     }
 
     fn lower_tat(tat: TatState, now: Timestamp, price: u64) -> TatState {
-        // A TAT in the past stays where it is: there is nothing to give back.
+        // A TAT in the past stays where it is: nothing is spent, so nothing can be refunded.
         TatState(tat.0.saturating_sub(price).max(word(now).min(tat.0)))
     }
 
-    /// The TAT after so many tokens were taken though no request asked for them, at most until the bucket is
-    /// empty. What is owed beyond that already stays owed.
+    /// The TAT after this many tokens were taken without a request, at most down to an empty bucket. Existing debt
+    /// beyond that stays.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
@@ -400,7 +402,7 @@ impl GcraParams {
         TatState(after.min(self.empty(now).0.max(start)))
     }
 
-    /// How long so many tokens take to come back, rounded up.
+    /// How long this many tokens take to refill, rounded up.
     ///
     /// ```
     /// use core::time::Duration;
@@ -416,7 +418,7 @@ impl GcraParams {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// The receipt for a plan that was carried out.
+    /// The receipt for a plan that was executed.
     #[inline]
     pub fn charge_receipt(&self, after: TatState, at: Timestamp, cost: u64) -> Charge {
         let price = self.interval.saturating_mul(cost);
@@ -435,15 +437,15 @@ impl GcraParams {
         }
     }
 
-    /// The TAT that stands for the same number of spent tokens under this pace.
+    /// The TAT that means the same number of spent tokens at this rate.
     ///
-    /// Between two real paces the tokens spent stay spent. From zero or unlimited, which have no
-    /// interval to count by, the time left stays, up to an empty bucket.
+    /// Between two finite rates, spent tokens stay spent. Zero and unlimited have no interval to convert by; the
+    /// remaining time stays, at most up to an empty bucket.
     pub fn migrated_tat(&self, tat: TatState, old: &Self, now: Timestamp) -> TatState {
         let now = word(now);
         let ahead = tat.0.saturating_sub(now);
         if ahead == 0 {
-            // Nothing is owed, and nothing is to be after a step of the clock back.
+            // Nothing is owed. A TAT moved to `now` would be a debt if the clock stepped back later.
             return tat;
         }
         let ahead = match (old.is_counting(), self.is_counting()) {
@@ -457,13 +459,13 @@ impl GcraParams {
         TatState(now.saturating_add(ahead))
     }
 
-    /// How many word units a cost that this pace refuses has to wait, if the debt drains at the pace `old`,
-    /// under which it was made, and is carried over to this pace only when the cost passes.
+    /// The wait, in word units, of a cost that is denied at this rate, if the debt drains at the rate `old` that it was
+    /// made at, and is converted to this rate only when the cost passes.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp, units};
     ///
-    /// // A thousand of 1000/s are paid back in a second, whoever asks then.
+    /// // A debt of a thousand at 1000/s drains in a second, because it stays at the old rate until then.
     /// let fast = Gcra::new(Rate::per_second(1_000))?.params();
     /// let slow = Gcra::new(Rate::per_minute(1))?.params();
     /// let (now, spent) = (Timestamp::ZERO, fast.empty(Timestamp::ZERO));
@@ -482,8 +484,8 @@ impl GcraParams {
         ahead.saturating_sub(old.interval.saturating_mul(left))
     }
 
-    /// The TAT to report at this pace while the debt drains at the faster pace `old`: a full bucket of debt
-    /// at this pace, and before that the time that the rest of the debt takes to drain.
+    /// The TAT to report at this rate while the debt drains at the faster rate `old`: the time until the debt fits a
+    /// full bucket of this rate, and then that bucket.
     pub fn tat_before_migration(&self, tat: TatState, old: &Self, now: Timestamp) -> TatState {
         let ahead = tat.0.saturating_sub(word(now));
         let own = old.interval.saturating_mul(self.burst());
@@ -493,12 +495,12 @@ impl GcraParams {
         }
     }
 
-    /// Whether it counts tokens: zero and unlimited don't.
+    /// Whether this rate counts tokens: zero and unlimited don't.
     pub const fn is_counting(&self) -> bool {
         self.interval != Self::UNLIMITED.interval && self.interval != Self::ZERO.interval
     }
 
-    /// How many tokens its capacity is.
+    /// The capacity in tokens.
     const fn burst(&self) -> u64 {
         match self.capacity.checked_div(self.interval) {
             Some(burst) => burst,
@@ -506,7 +508,7 @@ impl GcraParams {
         }
     }
 
-    /// The TAT of a limit that has nothing to give at `now`.
+    /// The TAT of a limit with no tokens at `now`.
     pub fn empty(&self, now: Timestamp) -> TatState {
         let ahead = if self.interval == 0 { 0 } else { self.capacity };
         TatState(word(now).saturating_add(ahead))

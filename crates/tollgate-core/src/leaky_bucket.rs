@@ -1,4 +1,4 @@
-//! Leaky bucket as a meter: a level that leaks at the rate; what would overflow is refused.
+//! Leaky bucket as a meter: the level leaks at the rate, and a request that would overflow it is denied.
 
 use core::fmt;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// A bucket that fills by each admitted cost and leaks at the rate; its capacity is the burst.
 ///
-/// It admits the same sequences as a token bucket that starts full. Exact form of arithmetic.
+/// It admits the same sequences as a token bucket that starts full. It uses the exact form of arithmetic.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, LeakyBucket, Rate, Timestamp};
@@ -36,7 +36,7 @@ pub struct LeakyBucket {
     pub(crate) capacity: u128,
 }
 
-/// All of it follows from the rate.
+/// The rate determines all fields.
 impl fmt::Debug for LeakyBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LeakyBucket({:?})", self.rate)
@@ -44,7 +44,7 @@ impl fmt::Debug for LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// How many units of a [`BucketLevel`]'s debt one token is, under this limit.
+    /// The units of a [`BucketLevel`]'s debt that one token takes under this limit.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, LeakyBucket, BucketLevel, Rate, Timestamp};
@@ -59,26 +59,28 @@ impl LeakyBucket {
         self.price
     }
 
-    /// How full the bucket is at `now`, in tokens. For people to read; nothing decides by it.
+    /// The level of the bucket at `now`, in tokens: for display, never for decisions.
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     pub fn level(&self, level: &BucketLevel, now: Timestamp) -> f64 {
         let (debt, price) = (self.debt_at(level, now), self.price);
+        // Divided in two parts, because a debt of up to 128 bits would lose its fraction as one `f64`.
         (debt / price) as f64 + (debt % price) as f64 / price as f64
     }
 
-    /// What is still owed at `now`; a time before the level's own credits nothing.
+    /// The debt at `now`. A time before the time of the level drains nothing.
     #[inline]
     pub(crate) fn debt_at(&self, level: &BucketLevel, now: Timestamp) -> u128 {
         let elapsed = now.nanos_since(level.as_of);
+        // Debt from before a switch to unlimited is gone at the next nanosecond.
         if self.rate.is_unlimited() && elapsed > 0 {
             return 0;
         }
-        // A product beyond 128 bits is beyond any debt.
+        // A product beyond 128 bits exceeds any debt.
         let drained = mul(self.drain, elapsed);
         level.debt.saturating_sub(drained.unwrap_or(u128::MAX))
     }
 
-    /// The level at `now`, with time moved forward only.
+    /// The level at `now`. Time only moves forward.
     #[inline]
     pub(crate) fn drain_to(&self, level: &BucketLevel, now: Timestamp) -> BucketLevel {
         BucketLevel {
@@ -87,7 +89,7 @@ impl LeakyBucket {
         }
     }
 
-    /// When the debt plus this cost first fits the capacity, also under a rate of zero.
+    /// The earliest time at which the debt plus this cost fits the capacity; it works for a rate of zero, too.
     #[inline]
     pub(crate) fn earliest_fit(
         &self,
@@ -111,7 +113,7 @@ impl LeakyBucket {
         self.time_when_drained(level.as_of.max(now), over)
     }
 
-    /// The whole tokens that fit now, also under a rate of zero.
+    /// The whole tokens that fit now; it works for a rate of zero, too.
     #[inline]
     pub(crate) fn free_tokens(&self, level: &BucketLevel, now: Timestamp) -> u64 {
         if self.rate.is_unlimited() {
@@ -121,7 +123,7 @@ impl LeakyBucket {
         u64::try_from(div(spare, self.price)).unwrap_or(u64::MAX)
     }
 
-    /// Adds a cost to the debt. `earliest` has refused what would overflow.
+    /// Adds a cost to the debt. `earliest` has already denied a cost that would overflow.
     #[inline]
     pub(crate) fn add_debt(&self, level: &mut BucketLevel, now: Timestamp, cost: u64) {
         if self.rate.is_unlimited() {
@@ -133,13 +135,13 @@ impl LeakyBucket {
             .saturating_add(self.tokens_to_units(cost).unwrap_or(0));
     }
 
-    /// Takes units off the debt, as far as there is any.
+    /// Reduces the debt by these units, at most to zero.
     pub(crate) fn reduce_debt(&self, level: &mut BucketLevel, now: Timestamp, units: u128) {
         *level = self.drain_to(level, now);
         level.debt = level.debt.saturating_sub(units);
     }
 
-    /// Units for this many tokens; `None` when that overflows.
+    /// This many tokens in units; `None` on overflow.
     #[inline]
     pub(crate) fn tokens_to_units(&self, tokens: u64) -> Option<u128> {
         mul(self.price, tokens)
@@ -151,25 +153,26 @@ impl LeakyBucket {
         if self.drain == 0 {
             return None;
         }
+        // Rounded up: at the nanosecond before, a part of the units would remain.
         let nanos = u64::try_from(div_ceil(units, self.drain)).ok()?;
         let end = start.as_nanos().checked_add(nanos)?;
         Some(Timestamp::from_nanos(end))
     }
 
-    /// Units of `old`, rounded up, as units of this.
+    /// Converts units of `old` to units of this limit, rounded up.
     pub(crate) fn rescale_up(&self, units: u128, old: &Self) -> u128 {
         mul_div_ceil(units, self.price, old.price).min(LARGEST_CAPACITY)
     }
 
-    /// Units at an old price, rounded down, as units of this.
+    /// Converts units at an old price to units of this limit, rounded down.
     pub(crate) fn rescale_down(&self, units: u128, old_price: u128) -> u128 {
         let up = mul_div_ceil(units, self.price, old_price);
-        // Round trip: if coming back gives more than we had, the division was not exact.
+        // If the way back gives more than `units`, the division wasn't exact, so `up` was rounded up.
         let exact = mul_div_ceil(up, old_price, self.price) <= units;
         if exact { up } else { up - 1 }
     }
 
-    /// What a charge under this limit is remembered by.
+    /// The data that a charge under this limit needs to be undone.
     const fn undo_data(&self) -> UndoData {
         UndoData::Debt {
             drain: self.drain,
@@ -238,7 +241,7 @@ impl Arithmetic for LeakyBucket {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// Takes out again what has not leaked yet, while nothing was poured on top.
+    /// Removes the part of a charge that has not leaked yet, if no later charge was added.
     fn cancel(
         &self,
         level: &mut BucketLevel,
@@ -273,13 +276,13 @@ impl Arithmetic for LeakyBucket {
         );
     }
 
-    /// Keeps the level: what was poured in stays, in tokens.
+    /// Keeps the level in tokens.
     fn migrate_state(&self, level: &mut BucketLevel, old: &Self, now: Timestamp) {
         *level = old.drain_to(level, now);
         level.debt = self.rescale_up(level.debt, old);
     }
 
-    /// Where nothing drains, tokens are counted all the same.
+    /// A rate of zero counts tokens although nothing drains.
     fn is_counting(&self) -> bool {
         !self.rate.is_unlimited()
     }
@@ -312,7 +315,7 @@ impl Arithmetic for LeakyBucket {
         };
     }
 
-    /// How long a full debt takes to drain, if it drains.
+    /// How long a full bucket takes to drain, if it drains.
     fn state_lifetime(&self) -> Duration {
         let full = self.time_when_drained(Timestamp::ZERO, self.capacity);
         match self.drain {

@@ -1,12 +1,12 @@
-//! A state that can be booked ahead, without its limit: what an entry of a table holds.
+//! A state with reservations, without its limit: the entry of a table.
 
 use core::time::Duration;
 
 use crate::arithmetic::{BookedUntil, Charge, LaterCharges};
 use crate::{Arithmetic, Decision, Outcome, Timestamp};
 
-/// A [`LimitLedger`](crate::LimitLedger) without its limit, for tables where many keys are under one: each call is handed the
-/// limit that the state is kept under.
+/// A [`LimitLedger`](crate::LimitLedger) without its limit, for tables in which many keys share a limit. Each call gets
+/// the limit under which the state is counted.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, Ledger, Rate, SlidingLog, Timestamp};
@@ -21,16 +21,15 @@ use crate::{Arithmetic, Decision, Outcome, Timestamp};
 #[derive(Clone, Debug)]
 pub struct Ledger<A: Arithmetic> {
     state: A::State,
-    /// Nobody passes before this time: the act time of the latest booking, for algorithms that
-    /// keep bookings as hits instead of debt. They have no other way to tell a time before a
-    /// booking from a clock that stepped back.
+    /// No request passes before this time, the act time of the latest booking. Only algorithms that store bookings as
+    /// hits instead of debt use it: they can't otherwise tell a time before a booking from a clock that stepped back.
     booked_until: A::Floor,
-    /// Counts what happened, so that a receipt knows what came after it: charges in the lower half, and in the
-    /// upper half, the *era*, gifts, live changes and resets (see [`give_back`](Self::give_back)).
+    /// Counts events, so that a receipt can tell what came after it. The lower half counts charges. The upper half, the
+    /// *era*, counts refunds, live changes and resets (see [`cancel`](Self::cancel)).
     version: u64,
 }
 
-/// Where the era begins in a version.
+/// The lowest bit of the era in a version.
 const ERA_SHIFT: u32 = 32;
 
 impl<A: Arithmetic> Default for Ledger<A> {
@@ -39,7 +38,7 @@ impl<A: Arithmetic> Default for Ledger<A> {
     }
 }
 
-/// What a booking is given back by.
+/// The receipt of a booking, needed to cancel it.
 #[derive(Clone, Copy, Debug)]
 pub struct Booking {
     charge: Charge,
@@ -48,12 +47,12 @@ pub struct Booking {
 }
 
 impl Booking {
-    /// When the booked request may act.
+    /// The time at which the booked request may act.
     pub const fn at(&self) -> Timestamp {
         self.charge.at()
     }
 
-    /// What was taken.
+    /// The booked tokens.
     ///
     /// ```
     /// use core::time::Duration;
@@ -70,18 +69,18 @@ impl Booking {
     }
 }
 
-/// Why nothing was booked; nothing was charged.
+/// Why no reservation was made. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BookingError {
-    /// Never, or not within the caller's patience: the decision says which.
+    /// The request passes never, or not within the caller's timeout. The decision tells which.
     Denied(Decision),
-    /// It would act further ahead than the algorithm books, see [`Arithmetic::max_booking_delay`], or rely on tokens
-    /// that are out, see [`Arithmetic::can_promise`].
+    /// It would act further ahead than the algorithm books, see [`Arithmetic::max_booking_delay`], or rely on
+    /// outstanding tokens, see [`Arithmetic::can_promise`].
     TooFarAhead(Decision),
 }
 
 impl BookingError {
-    /// What the limit said.
+    /// The decision of the limit.
     pub const fn decision(self) -> Decision {
         match self {
             Self::Denied(decision) | Self::TooFarAhead(decision) => decision,
@@ -90,8 +89,8 @@ impl BookingError {
 }
 
 impl<A: Arithmetic> Ledger<A> {
-    /// The ledger in this state, with the latest booking acting at `floor`: the origin if there is
-    /// none, or the state says it by itself.
+    /// The ledger in this state, with the latest booking acting at `floor`. The floor is the origin if there is no
+    /// booking, or if the state itself implies it.
     pub fn from_parts(state: A::State, floor: Timestamp) -> Self {
         Self {
             state,
@@ -100,12 +99,12 @@ impl<A: Arithmetic> Ledger<A> {
         }
     }
 
-    /// The state and the floor: what [`from_parts`](Self::from_parts) takes.
+    /// The state and the floor, as [`from_parts`](Self::from_parts) takes them.
     pub fn parts(&self) -> (&A::State, Timestamp) {
         (&self.state, self.booked_until.time())
     }
 
-    /// The state as it stands.
+    /// The state.
     pub const fn state(&self) -> &A::State {
         &self.state
     }
@@ -130,10 +129,10 @@ impl<A: Arithmetic> Ledger<A> {
             .is_some_and(|at| at <= now)
     }
 
-    /// Takes the cost to act as soon as it may, if that is within `patience`.
+    /// Takes the cost, to act at the earliest possible time, if that is within `patience`.
     ///
     /// # Errors
-    /// [`BookingError`] says why not, with the decision.
+    /// [`BookingError`] has the reason and the decision.
     pub fn reserve(
         &mut self,
         limit: &A,
@@ -151,8 +150,8 @@ impl<A: Arithmetic> Ledger<A> {
         Ok(self.charge(limit, now, act.max(now), cost))
     }
 
-    /// As [`reserve`](Self::reserve), while `out` tokens were taken and are not yet known to be spent. Some of those
-    /// may come back, but nobody knows when, so no reservation relies on them.
+    /// As [`reserve`](Self::reserve), while `out` tokens are outstanding: taken, and perhaps unspent. Some of those may
+    /// come back, but the time is unknown, so no reservation relies on them.
     ///
     /// ```
     /// use core::time::Duration;
@@ -163,8 +162,8 @@ impl<A: Arithmetic> Ledger<A> {
     /// ledger.reserve(&limit, now, 8, Duration::ZERO).expect("a full bucket"); // these are out
     /// assert!(ledger.allow(&limit, now, 2));
     /// // Two drain whatever becomes of the eight; a third would be one of them.
-    /// let refused = ledger.reserve_with_outstanding(&limit, 8, now, 3, Duration::MAX);
-    /// assert!(matches!(refused, Err(BookingError::TooFarAhead(_))));
+    /// let denied = ledger.reserve_with_outstanding(&limit, 8, now, 3, Duration::MAX);
+    /// assert!(matches!(denied, Err(BookingError::TooFarAhead(_))));
     /// let booked = ledger.reserve_with_outstanding(&limit, 8, now, 2, Duration::MAX);
     /// assert_eq!(booked.expect("beside them").at(), Timestamp::from_millis(200));
     /// # Ok::<(), tollgate_core::LimitError>(())
@@ -194,18 +193,18 @@ impl<A: Arithmetic> Ledger<A> {
         })
     }
 
-    /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
+    /// Refunds the part of a booking that no later charge relies on. The caller must cancel a booking only once.
     ///
-    /// An algorithm tells from the act times of later bookings how much of this one they rely on. A gift, a live
-    /// change or a reset moves those times, so nobody could tell any more: a booking from before it stays booked.
+    /// An algorithm derives from the act times of later bookings how much they rely on this one. A refund, a live
+    /// change or a reset moves those times, so a booking from an earlier era can't be cancelled: it stays booked.
     pub fn cancel(&mut self, limit: &A, now: Timestamp, booked: &Booking) {
         let same_era = booked.version >> ERA_SHIFT == self.version >> ERA_SHIFT;
         if booked.charge.cost() == 0 || !same_era {
             return;
         }
         let since = if booked.version == self.version {
-            // The latest charge is undone as if it had not been, and the one before it becomes
-            // the latest: cancelling in reverse order restores everything.
+            // The latest charge is undone completely, and the charge before it becomes the latest: cancelling in
+            // reverse order restores everything.
             self.version -= 1;
             self.booked_until = A::Floor::at(booked.booked_until_before);
             LaterCharges::Nothing
@@ -215,7 +214,7 @@ impl<A: Arithmetic> Ledger<A> {
         limit.cancel(&mut self.state, now, &booked.charge, since);
     }
 
-    /// Takes back a booking as if it had never been made, if it is the latest; false, and nothing changes, if it isn't.
+    /// Undoes a booking completely if it is the latest. Otherwise nothing changes, and the result is false.
     ///
     /// ```
     /// use core::time::Duration;
@@ -238,13 +237,13 @@ impl<A: Arithmetic> Ledger<A> {
         is_latest
     }
 
-    /// Gives back `tokens` without a booking, at most what was spent.
+    /// Refunds `tokens` without a booking, at most as many as were spent.
     pub fn refund(&mut self, limit: &A, now: Timestamp, tokens: u64) {
         limit.refund(&mut self.state, now, tokens);
         self.invalidate_bookings();
     }
 
-    /// Takes `tokens` though no request asked for them, at most until none is left.
+    /// Takes `tokens` without a request, at most until none remain.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, FixedWindow, Ledger, Rate, Timestamp};
@@ -262,7 +261,7 @@ impl<A: Arithmetic> Ledger<A> {
         self.charge_if_allowed(limit, now, tokens.min(left));
     }
 
-    /// Keeps `out` tokens, which were taken and are not yet known to be spent, from draining.
+    /// Keeps `out` outstanding tokens, which were taken and may be unspent, from draining.
     ///
     /// ```
     /// use core::time::Duration;
@@ -283,47 +282,47 @@ impl<A: Arithmetic> Ledger<A> {
         limit.keep_outstanding(&mut self.state, now, out);
     }
 
-    /// Gives back `tokens` of a booking that were out until now and turned out not to be spent.
+    /// Refunds the `tokens` of a booking that were outstanding and turned out to be unspent.
     pub fn settle_charge(&mut self, limit: &A, now: Timestamp, booked: &Booking, tokens: u64) {
         limit.settle_charge(&mut self.state, now, &booked.charge, tokens);
-        // A booking made before must not restore a state from before this.
+        // An earlier booking must not restore a state from before this refund.
         self.version = self.version.wrapping_add(1);
     }
 
-    /// Charges tokens that were spent already, beyond what was asked for: as debt of up to a full bucket, or as
-    /// much as is left of a window.
+    /// Charges tokens that were already spent beyond the estimate: as debt of up to a full bucket, or at most the
+    /// remaining tokens of a window.
     pub fn charge_overrun(&mut self, limit: &A, now: Timestamp, tokens: u64) {
         limit.charge_overrun(&mut self.state, now, tokens);
         self.version = self.version.wrapping_add(1);
     }
 
-    /// Carries the state over from the limit `old` to `new`, at a live change.
+    /// Converts the state from the limit `old` to `new`, at a live change.
     pub fn migrate(&mut self, old: &A, new: &A, now: Timestamp) {
         new.migrate_state(&mut self.state, old, now);
         self.invalidate_bookings();
     }
 
-    /// Whether the state answered as one never used already before `now`. Not at `now` itself, because the
-    /// last representable time stands for all times after it.
+    /// Whether the state was already equivalent to one never used before `now`. A state that becomes idle at `now`
+    /// doesn't count, because the last representable time stands for all times after it.
     pub fn is_idle(&self, limit: &A, now: Timestamp) -> bool {
         limit.idle_at(&self.state).max(self.booked_until.time()) < now
     }
 
-    /// Forgets everything: what was booked before can't be given back.
+    /// Forgets everything. Earlier bookings can't be cancelled afterwards.
     pub fn reset(&mut self) {
         self.state = A::State::default();
         self.booked_until = A::Floor::default();
         self.invalidate_bookings();
     }
 
-    /// Carries the state over from the limit `old` to `new` so that it may be carried over again, to
-    /// any other: what was spent stays spent in every algorithm.
+    /// Converts the state from the limit `old` to `new` so that it can be converted again, to any other limit: spent
+    /// tokens stay spent in every algorithm.
     pub fn migrate_spent(&mut self, old: &A, new: &A, now: Timestamp) {
         new.migrate_spent(&mut self.state, old, now);
         self.invalidate_bookings();
     }
 
-    /// When a cost passes at `new` if the ledger stays under `old` until then.
+    /// The earliest time at which a cost passes under `new`, if the ledger stays under `old` until then.
     pub fn earliest_before_migration(
         &self,
         old: &A,
@@ -335,8 +334,8 @@ impl<A: Arithmetic> Ledger<A> {
         new.earliest_before_migration(&self.state, old, from, cost)
     }
 
-    /// Forgets bookings that act later than an empty bucket of this limit takes to fill: they would
-    /// hold everybody back for longer than this limit should. What is left is an empty bucket.
+    /// Forgets bookings that act later than an empty bucket of this limit takes to fill. They would delay every request
+    /// for longer than this limit should. An empty bucket remains.
     pub fn forget_bookings(&mut self, limit: &A, now: Timestamp) {
         if self.booked_until.time() <= now {
             return;
@@ -358,8 +357,9 @@ impl<A: Arithmetic> Ledger<A> {
         self.invalidate_bookings();
     }
 
-    /// The same at a live change to this limit, and only if the latest booking acts so late. A window has its bookings at
-    /// times that no faster rate moves, so one booking an hour ahead would hold everybody back for that hour.
+    /// As [`forget_bookings`](Self::forget_bookings), at a live change to this limit, and only if the latest booking
+    /// acts that late. A window stores its bookings at times that no faster rate moves, so one booking an hour ahead
+    /// would delay every request for that hour.
     ///
     /// ```
     /// use core::time::Duration;
@@ -393,12 +393,12 @@ impl<A: Arithmetic> Ledger<A> {
         self.invalidate_bookings();
     }
 
-    /// Follows a clock that showed `from` and was set back to `to`, by more than a state
-    /// [lasts](Arithmetic::lasts).
+    /// Follows a clock that showed `from` and was set back to `to`, by more than the
+    /// [lifetime of a state](Arithmetic::state_lifetime).
     ///
-    /// What may have been charged before the clock ran ahead, and still counts at `to`, stays as it is. What was
-    /// charged while it was ahead counts for as long as it had left, and what was over at `from` is forgotten:
-    /// otherwise the key would be refused until the clock shows `from` again.
+    /// Charges that may have been made before the clock ran ahead, and still count at `to`, stay unchanged. Charges
+    /// made while it was ahead count for their remaining time. Charges that had expired at `from` are forgotten.
+    /// Without this, the key would be denied until the clock shows `from` again.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, FixedWindow, Ledger, Rate, Timestamp};
@@ -418,12 +418,13 @@ impl<A: Arithmetic> Ledger<A> {
         }
     }
 
-    /// From here on, no earlier booking can be given back.
+    /// After this, no earlier booking can be cancelled.
     const fn invalidate_bookings(&mut self) {
+        // The count of charges restarts at 0: a receipt of an older era never matches it, because the era differs.
         self.version = ((self.version >> ERA_SHIFT) + 1) << ERA_SHIFT;
     }
 
-    /// Charges the cost if it passes now; returns when it passes.
+    /// Charges the cost if it passes now; returns the time at which it passes.
     #[inline]
     fn charge_if_allowed(&mut self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
         let at = self.earliest(limit, now, cost);
@@ -433,7 +434,7 @@ impl<A: Arithmetic> Ledger<A> {
         at
     }
 
-    /// When this cost passes, not before what is booked already.
+    /// The earliest time at which this cost passes, never before an existing booking.
     #[inline]
     fn earliest(&self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
         let from = if cost == 0 {

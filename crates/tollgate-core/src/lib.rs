@@ -1,8 +1,8 @@
 //! Exact rate-limit arithmetic as pure functions.
 //!
-//! Every limit is a function `(state, limit, now, cost) → (state', decision)`. Nothing here reads
-//! a clock, takes a lock, or depends on another crate; threads, key tables, Redis scripts and the
-//! simulator are places that keep the state, never other versions of the arithmetic.
+//! Every limit is a function `(state, limit, now, cost) → (state', decision)`. The crate reads no clock, takes no lock
+//! and depends on no other crate. Threads, key tables, Redis scripts and the simulator store the state; they share
+//! this one version of the arithmetic.
 //!
 //! ```
 //! use core::time::Duration;
@@ -21,14 +21,14 @@
 //! # Ok::<(), tollgate_core::LimitError>(())
 //! ```
 //!
-//! | algorithm | what it holds | choose it when |
+//! | algorithm | state | choose it when |
 //! |---|---|---|
 //! | [`Gcra`] | one 64-bit word | almost always: smooth, smallest, lock-free |
-//! | [`TokenBucket`] | exact debt, time, last act | reservations are cancelled out of order; rates are extreme |
+//! | [`TokenBucket`] | debt, time, latest reservation | reservations are cancelled out of order; rates are extreme |
 //! | [`LeakyBucket`] | exact level and time | the fill level itself is of interest |
-//! | [`FixedWindow`] | a count and a start | "n per calendar minute", and doubling at the edge is fine |
+//! | [`FixedWindow`] | a count and a start | "n per calendar minute", and up to 2n around a boundary is fine |
 //! | [`SlidingLog`] | every admitted hit | "never more than n in any window", exactly |
-//! | [`SlidingCounter`] | two counts | the same, nearly, in constant memory |
+//! | [`SlidingCounter`] | two counts | the same, approximately, in constant memory |
 
 #![no_std]
 #![forbid(unsafe_code)]

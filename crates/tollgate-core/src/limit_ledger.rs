@@ -1,13 +1,13 @@
-//! A limit with its state, that can be booked ahead: what a lock or a table entry holds.
+//! A limit with its state and its reservations: the content of a lock or of a table entry.
 
 use core::time::Duration;
 
 use crate::{Arithmetic, Booking, BookingError, Decision, Ledger, Timestamp};
 
-/// One limit and its state, with what booking ahead in order needs beside them.
+/// One limit, its state, and the data for reservations in order.
 ///
-/// [`Arithmetic`] alone decides requests one after the other. A `LimitLedger` also takes reservations:
-/// nobody passes before what is booked already, and a booking can be given back.
+/// [`Arithmetic`] alone decides requests one after the other. A `LimitLedger` also takes reservations: no request
+/// passes before an existing reservation, and a reservation can be cancelled.
 ///
 /// ```
 /// use core::time::Duration;
@@ -25,18 +25,18 @@ use crate::{Arithmetic, Booking, BookingError, Decision, Ledger, Timestamp};
 #[derive(Clone, Debug)]
 pub struct LimitLedger<A: Arithmetic> {
     limit: A,
-    /// What the state is kept under: the limit, or the last one that counted.
+    /// The limit under which the state is counted: the limit in force, or the last one that counted.
     counting_limit: A,
     ledger: Ledger<A>,
 }
 
 impl<A: Arithmetic> LimitLedger<A> {
-    /// A limit never used.
+    /// A limit that was never used.
     pub fn new(limit: A) -> Self {
         Self::from_state(limit, A::State::default())
     }
 
-    /// A limit in this state.
+    /// A limit with this state.
     pub fn from_state(limit: A, state: A::State) -> Self {
         Self {
             limit,
@@ -50,7 +50,7 @@ impl<A: Arithmetic> LimitLedger<A> {
         &self.limit
     }
 
-    /// The state as it stands.
+    /// The state.
     pub const fn state(&self) -> &A::State {
         self.ledger.state()
     }
@@ -71,10 +71,10 @@ impl<A: Arithmetic> LimitLedger<A> {
         self.ledger.allow(&self.limit, now, cost)
     }
 
-    /// Takes the cost to act as soon as it may, if that is within `patience`.
+    /// Takes the cost, to act at the earliest possible time, if that is within `patience`.
     ///
     /// # Errors
-    /// [`BookingError`] says why not, with the decision.
+    /// [`BookingError`] has the reason and the decision.
     pub fn reserve(
         &mut self,
         now: Timestamp,
@@ -84,7 +84,7 @@ impl<A: Arithmetic> LimitLedger<A> {
         self.ledger.reserve(&self.limit, now, cost, patience)
     }
 
-    /// Charges the cost at `now` without deciding: for a caller that has just seen that it passes.
+    /// Charges the cost at `now` without deciding: for a caller that has already decided that it passes.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, LimitLedger, Rate, Timestamp, TokenBucket};
@@ -103,12 +103,12 @@ impl<A: Arithmetic> LimitLedger<A> {
         self.ledger.charge(&self.limit, now, now, cost)
     }
 
-    /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
+    /// Refunds the part of a booking that no later charge relies on. The caller must cancel a booking only once.
     pub fn cancel(&mut self, now: Timestamp, booked: &Booking) {
         self.ledger.cancel(&self.limit, now, booked);
     }
 
-    /// Gives back `tokens` without a booking, at most what was spent.
+    /// Refunds `tokens` without a booking, at most as many as were spent.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, LimitLedger, Rate, SlidingLog, Timestamp};
@@ -123,7 +123,7 @@ impl<A: Arithmetic> LimitLedger<A> {
         self.ledger.refund(&self.limit, now, tokens);
     }
 
-    /// The limit that the state is counted by, which may be older than the one in force, and the state.
+    /// The limit under which the state is counted, which may be older than the limit in force, and the state.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, LimitLedger, Rate, SlidingLog, Timestamp};
@@ -143,15 +143,15 @@ impl<A: Arithmetic> LimitLedger<A> {
         (&self.counting_limit, &mut self.ledger)
     }
 
-    /// The limit, and the state that is kept under it.
+    /// The limit, and the state counted under it.
     pub const fn parts_mut(&mut self) -> (&A, &mut Ledger<A>) {
         (&self.limit, &mut self.ledger)
     }
 
-    /// Carries the state over to another limit, at a live change.
+    /// Converts the state to another limit, at a live change.
     pub fn set_limit(&mut self, now: Timestamp, limit: A) {
         self.limit = limit;
-        // A limit that counts nothing leaves the state as it is, for the next one that counts.
+        // A limit that counts nothing leaves the state unchanged for the next limit that counts.
         if limit.is_counting() {
             self.ledger.migrate(&self.counting_limit, &limit, now);
             self.ledger.cap_late_bookings(&limit, now);

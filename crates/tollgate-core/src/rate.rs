@@ -1,4 +1,4 @@
-//! `Rate`: so many per so long, with a burst. Parsing lives in `rate/parse.rs`.
+//! `Rate`: a count per period, with a burst. `rate/parse.rs` parses it.
 
 use core::fmt;
 use core::str::FromStr;
@@ -10,10 +10,10 @@ mod parse;
 
 pub use parse::RateParseError;
 
-/// A count per period with a burst: how much passes in the long run, and how much at once.
+/// A count per period with a burst: how much passes in the long run, and how much at one instant.
 ///
-/// The burst is the count unless [`burst`](Self::burst) says otherwise, so `per_second(100)`
-/// admits up to 100 at once after a rest. Unlimited and zero are ordinary values.
+/// The burst is the count unless [`burst`](Self::burst) sets another, so `per_second(100)` admits up to 100 requests
+/// at one instant after an idle second. Unlimited and zero are ordinary values.
 ///
 /// ```
 /// use core::time::Duration;
@@ -31,7 +31,7 @@ pub struct Rate {
     burst: u64,
 }
 
-/// How fast: apart from the burst, which `set_burst` changes alone.
+/// The speed of a rate, without the burst, which `set_burst` changes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum RateSpeed {
     Unlimited,
@@ -40,11 +40,11 @@ enum RateSpeed {
 }
 
 impl Rate {
-    /// `count` in each `period`, all of them at once if need be.
+    /// `count` in each `period`, possibly all of them at one instant.
     ///
-    /// A count of 0 is [`zero`](Self::zero). A period of zero, which is also what a shorter time than a nanosecond
-    /// rounds to, is a rate that no limiter takes: [`LimitError::NoPeriod`](crate::LimitError::NoPeriod). Say
-    /// [`unlimited`](Self::unlimited) where no limit is meant.
+    /// A count of 0 is [`zero`](Self::zero). No limiter takes a period of zero, which is also the result of rounding a
+    /// time below a nanosecond: [`LimitError::NoPeriod`](crate::LimitError::NoPeriod). Use
+    /// [`unlimited`](Self::unlimited) for no limit.
     ///
     /// ```
     /// use core::time::Duration;
@@ -88,7 +88,7 @@ impl Rate {
         Self::new(count, Duration::from_secs(86_400))
     }
 
-    /// One in each `interval`, one at a time: the form for pacing.
+    /// One per `interval`, without a burst: for pacing.
     ///
     /// ```
     /// use core::time::Duration;
@@ -109,7 +109,7 @@ impl Rate {
         }
     }
 
-    /// Nothing passes. A token bucket with `zero().burst(n)` spends `n` stored tokens once.
+    /// Nothing passes. A token bucket with `zero().burst(n)` spends its `n` stored tokens once.
     pub const fn zero() -> Self {
         Self {
             pace: RateSpeed::Zero,
@@ -117,7 +117,7 @@ impl Rate {
         }
     }
 
-    /// The same pace with another burst: how much may pass at once.
+    /// The same rate with another burst: how much may pass at one instant.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Rate {
         }
     }
 
-    /// How many in each period: 0 for zero, the maximum for unlimited.
+    /// The count per period: 0 for zero, the maximum for unlimited.
     pub const fn count(&self) -> u64 {
         match self.pace {
             RateSpeed::Unlimited => u64::MAX,
@@ -135,7 +135,7 @@ impl Rate {
         }
     }
 
-    /// How long a period lasts: `None` for zero and unlimited, which have none.
+    /// The length of the period: `None` for zero and unlimited.
     pub const fn period(&self) -> Option<Duration> {
         match self.pace {
             RateSpeed::Unlimited | RateSpeed::Zero => None,
@@ -143,12 +143,12 @@ impl Rate {
         }
     }
 
-    /// How much may pass at once.
+    /// How much may pass at one instant.
     pub const fn burst_size(&self) -> u64 {
         self.burst
     }
 
-    /// Whether this rate gives more than another in the long run, whatever the bursts.
+    /// Whether this rate grants more than another in the long run, whatever the bursts.
     ///
     /// ```
     /// use tollgate_core::Rate;
@@ -168,12 +168,12 @@ impl Rate {
         }
     }
 
-    /// Whether it limits nothing.
+    /// Whether the rate is unlimited.
     pub const fn is_unlimited(&self) -> bool {
         matches!(self.pace, RateSpeed::Unlimited)
     }
 
-    /// Whether it refills nothing.
+    /// Whether the rate refills nothing.
     pub const fn is_zero(&self) -> bool {
         matches!(self.pace, RateSpeed::Zero)
     }
@@ -188,7 +188,7 @@ impl Rate {
         }
     }
 
-    /// Count and period in nanoseconds, for a pace that is neither zero nor unlimited.
+    /// Count and period in nanoseconds, for a rate that is neither zero nor unlimited.
     pub(crate) const fn count_and_nanos(&self) -> Option<(u64, u128)> {
         match self.pace {
             RateSpeed::Unlimited | RateSpeed::Zero => None,
@@ -230,14 +230,14 @@ impl fmt::Display for Rate {
     }
 }
 
-/// As text, so that nobody sees the number that stands for no limit.
+/// Formats as text, because the number that stands for "no limit" would mislead.
 impl fmt::Debug for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rate({self})")
     }
 }
 
-/// Units of time from long to short, as rates and periods are printed and parsed, and their nanoseconds.
+/// The units of time from long to short, as rates and periods are printed and parsed, with their nanoseconds.
 ///
 /// ```
 /// let hour = tollgate_core::TIME_UNITS.into_iter().find(|(name, _)| *name == "h");

@@ -10,13 +10,13 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// About `count` in any trailing window, in constant memory.
 ///
-/// The estimate is `previous · (share of the previous window still in view) + current`; a request
-/// passes iff `booked_until(estimate) + cost ≤ count`. Because the previous hits are assumed to be spread
-/// evenly, a trailing window may in truth hold up to twice the count: everything at the end of one
-/// window, then one more each time the estimate lets go of one. `retry_after` is exact.
+/// The estimate is `previous · (share of the previous window still in view) + current`. A request passes if and only if
+/// `floor(estimate) + cost ≤ count`. The estimate assumes that the previous hits are spread evenly, so a trailing
+/// window may in truth hold up to twice the count: all hits at the end of one window, and then one more each time the
+/// estimate drops by one. `retry_after` is exact.
 ///
-/// A burst of up to 1.5 × the count is lent after a quiet window and shrinks to the count as the
-/// previous window fills, so `n` windows in a row still admit at most `n` counts and one loan.
+/// A burst of up to 1.5 × the count is lent after an idle window, and shrinks to the count as the previous window
+/// fills. So `n` consecutive windows still admit at most `n` counts and one loan.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, Rate, SlidingCounter, Timestamp};
@@ -36,14 +36,14 @@ pub struct SlidingCounter {
     burst: u64,
 }
 
-/// All of it follows from the rate.
+/// The rate determines all fields.
 impl fmt::Debug for SlidingCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SlidingCounter({:?})", self.span)
     }
 }
 
-/// The time this many nanoseconds later; `None` beyond the last representable time.
+/// The time plus this many nanoseconds; `None` beyond the last representable time.
 fn checked_add_nanos(time: Timestamp, nanos: u64) -> Option<Timestamp> {
     time.as_nanos()
         .checked_add(nanos)
@@ -51,8 +51,8 @@ fn checked_add_nanos(time: Timestamp, nanos: u64) -> Option<Timestamp> {
 }
 
 impl SlidingCounter {
-    /// The counts as of `now`: at most two steps however long the rest was. A time before the
-    /// state's window counts as that window's start.
+    /// The counts as of `now`: at most two steps, however long nothing came. A time before the state's window counts as
+    /// that window's start.
     pub fn rolled_to(&self, counts: &SlidingCounts, now: Timestamp) -> SlidingCounts {
         let start = self.span.window_start(now, Timestamp::ZERO);
         if start <= counts.start {
@@ -66,14 +66,14 @@ impl SlidingCounter {
         }
     }
 
-    /// How much of the previous window is still in view at `now`, in nanoseconds.
+    /// The part of the previous window that is still in view at `now`, in nanoseconds.
     fn nanos_in_view(&self, counts: &SlidingCounts, now: Timestamp) -> u64 {
         self.span
             .nanos
             .saturating_sub(now.nanos_since(counts.start))
     }
 
-    /// `booked_until(estimate)` for counts already rolled to `now`.
+    /// `floor(estimate)` for counts already rolled to `now`.
     fn estimate(&self, counts: &SlidingCounts, now: Timestamp) -> u64 {
         let seen = u128::from(counts.previous) * u128::from(self.nanos_in_view(counts, now));
         let weighted = seen / u128::from(self.span.nanos);
@@ -82,8 +82,8 @@ impl SlidingCounter {
             .saturating_add(counts.current)
     }
 
-    /// What a window may hold after one that held `previous`: the burst after a quiet window, the
-    /// count after a full one.
+    /// The most that a window may hold after one that held `previous`: the burst after an idle window, the count after
+    /// a full one.
     fn allowed_total(&self, previous: u64) -> u64 {
         let count = self.span.limit;
         if self.burst == count || previous >= count {
@@ -101,6 +101,7 @@ impl SlidingCounter {
         now: Timestamp,
         cost: u64,
     ) -> Option<Timestamp> {
+        // Time alone never lowers `current`, so a cost that doesn't fit beside it can't pass in this window.
         let held = counts.current.checked_add(cost)?;
         let room = self.allowed_total(counts.previous).checked_sub(held)?;
         if counts.previous == 0 {
@@ -109,6 +110,7 @@ impl SlidingCounter {
         // floor(previous · view / window) ≤ room  ⟺  previous · view < (room + 1) · window.
         let bound = (u128::from(room) + 1) * u128::from(self.span.nanos) - 1;
         let view = u64::try_from(bound / u128::from(counts.previous)).unwrap_or(u64::MAX);
+        // The view only shrinks as time passes, so the time at `now` is the earliest.
         let view = view.min(self.nanos_in_view(counts, now));
         if view == 0 {
             return None;
@@ -149,7 +151,7 @@ impl Arithmetic for SlidingCounter {
         let here = self.rolled_to(counts, now);
         let from = now.max(here.start);
         if let Some(at) = self.earliest_in_window(&here, from, cost) {
-            // A time before the state's window is judged as its start, and may pass.
+            // A time before the state's window is decided as its start, so the request may pass now.
             return Some(if at == from { now } else { at });
         }
         let next_start = checked_add_nanos(here.start, self.span.nanos)?;
@@ -157,7 +159,7 @@ impl Arithmetic for SlidingCounter {
         if let Some(at) = self.earliest_in_window(&next, next_start, cost) {
             return Some(at);
         }
-        // Two windows on nothing is remembered, and the cost is within the burst.
+        // After two windows nothing is remembered, and the cost is within the burst.
         checked_add_nanos(next_start, self.span.nanos)
     }
 
@@ -205,7 +207,7 @@ impl Arithmetic for SlidingCounter {
         counts.start.plus_nanos(self.span.nanos * windows)
     }
 
-    /// Uncounts the hit in the window that it was counted in, current or previous.
+    /// Subtracts the hit from the window that counted it, current or previous.
     fn cancel(
         &self,
         counts: &mut SlidingCounts,
@@ -217,7 +219,7 @@ impl Arithmetic for SlidingCounter {
             return;
         };
         if since == LaterCharges::Nothing && before.start != counts.start {
-            // It opened this window, so the one before it is the current one again.
+            // The charge opened this window, so the window before it is the current one again.
             *counts = before;
             return;
         }
@@ -230,7 +232,7 @@ impl Arithmetic for SlidingCounter {
         }
     }
 
-    /// Uncounts in the current window first, which counts in full, and then in the one before.
+    /// Subtracts from the current window first, which counts in full, and then from the previous one.
     fn refund(&self, counts: &mut SlidingCounts, now: Timestamp, tokens: u64) {
         let mut here = self.rolled_to(counts, now);
         let left = tokens.saturating_sub(here.current);
@@ -242,7 +244,7 @@ impl Arithmetic for SlidingCounter {
     /// Keeps the counts if the window's length stays, else the estimate as of now.
     fn migrate_state(&self, counts: &mut SlidingCounts, old: &Self, now: Timestamp) {
         if self.span.rate.period().is_none() || old.span.rate.period().is_none() {
-            // Zero and unlimited have no windows of their own: the counts wait for the next that has.
+            // Zero and unlimited have no windows: the counts stay for the next limit that has.
             return;
         }
         let here = old.rolled_to(counts, now);
@@ -257,7 +259,7 @@ impl Arithmetic for SlidingCounter {
         };
     }
 
-    /// The estimate at that time is what is carried over, and it only ever falls.
+    /// The migration keeps the estimate at that time, and the estimate only falls.
     fn earliest_before_migration(
         &self,
         counts: &SlidingCounts,
@@ -291,7 +293,7 @@ impl Arithmetic for SlidingCounter {
         Some(Timestamp::from_nanos(passed))
     }
 
-    /// The windows of the other clock begin elsewhere: the estimate goes on in the one that is open.
+    /// The windows of the other clock begin elsewhere, so the estimate moves to the window that is open there.
     fn move_to_clock(&self, counts: &mut SlidingCounts, from: Timestamp, to: Timestamp) {
         let here = self.rolled_to(counts, from);
         let reached = here.start.max(from);
@@ -330,8 +332,8 @@ mod tests {
     use super::*;
     use alloc::string::ToString;
 
-    /// The true bound: 100 at the end of one window, then one more for each hundredth of the
-    /// window that the estimate lets go of, while all of the first 100 are still in view.
+    /// The true bound: 100 at the end of one window, then one more for each hundredth of the window as the estimate
+    /// drops, while all of the first 100 are still in view.
     #[test]
     fn a_trailing_window_can_hold_twice_the_count() {
         let limit = SlidingCounter::new(Rate::per_second(100)).unwrap();

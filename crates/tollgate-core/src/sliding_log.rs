@@ -1,4 +1,4 @@
-//! Sliding log: every admitted hit is remembered, so "at most n in any window" holds exactly.
+//! Sliding log: the state has every admitted hit, so "at most n in any window" holds exactly.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -9,9 +9,9 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in any trailing window `(t − period, t]`.
 ///
-/// The log holds one entry for each instant with a hit, at most `count` of them; a hit exactly
-/// one period old no longer counts. A check looks at what has expired since the last admission, so
-/// it may cost as much as the log is long; an admission drops what it passed.
+/// The log has one entry for each instant with a hit, at most `count` of them. A hit exactly one period old no longer
+/// counts. A check skips the entries that expired since the last admission, so it may cost as much as the log is long;
+/// an admission removes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
     span: WindowLength,
@@ -21,7 +21,7 @@ pub struct SlidingLog {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HitLog {
     entries: VecDeque<HitEntry>,
-    /// The sum of all weights: two full windows when one is booked ahead, so wider than a count.
+    /// The sum of all weights. With a booking ahead it can reach two full windows, so it is wider than a count.
     total: u128,
 }
 
@@ -32,9 +32,9 @@ struct HitEntry {
 }
 
 impl HitLog {
-    /// The log of these hits, each a time and a weight, oldest first.
+    /// The log of these hits: time and weight, oldest first.
     ///
-    /// A hit out of order counts at the latest time before it, and one without weight not at all.
+    /// A hit out of order counts at the latest time before it. A hit without weight is left out.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, HitLog, Rate, SlidingLog, Timestamp};
@@ -54,17 +54,17 @@ impl HitLog {
         log
     }
 
-    /// The hits still stored, each a time and a weight, oldest first.
+    /// The stored hits: time and weight, oldest first.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (Timestamp, u64)> {
         self.entries.iter().map(|entry| (entry.at, entry.weight))
     }
 
-    /// How many instants with a hit are stored.
+    /// The number of instants with a stored hit.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing is stored.
+    /// Whether no hit is stored.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -75,7 +75,7 @@ impl HitLog {
             .map_or(Timestamp::ZERO, |entry| entry.at)
     }
 
-    /// Logs a hit at `at`, or at the newest entry if that is later; says where.
+    /// Logs a hit at `at`, or at the newest entry if that is later; returns the time.
     fn push(&mut self, at: Timestamp, weight: u64) -> Timestamp {
         let at = at.max(self.newest_hit());
         if weight == 0 {
@@ -91,7 +91,7 @@ impl HitLog {
 }
 
 impl SlidingLog {
-    /// How many entries, oldest first, lie outside the window at `now`, and their weight.
+    /// The number of entries, oldest first, outside the window at `now`, and their weight.
     fn expired_prefix(&self, log: &HitLog, now: Timestamp) -> (usize, u128) {
         let mut weight = 0;
         let mut count = 0;
@@ -129,7 +129,9 @@ impl Arithmetic for SlidingLog {
         if cost > self.span.limit {
             return None;
         }
+        // A time before the newest hit counts as that hit's time, because hits are logged in order.
         let (expired, gone) = self.expired_prefix(log, now.max(log.newest_hit()));
+        // Entries expire oldest first, so the cost passes when the last one that it needs has expired.
         let mut used = log.total - gone;
         let mut at = now;
         for entry in log.entries.iter().skip(expired) {
@@ -151,7 +153,7 @@ impl Arithmetic for SlidingLog {
                 undo_data: mark,
             };
         }
-        // What is booked ahead must not push out hits that still count until then.
+        // A booking ahead must not remove hits that still count until it acts.
         let reached = if at > now {
             now
         } else {
@@ -185,7 +187,7 @@ impl Arithmetic for SlidingLog {
         log.newest_hit().plus_nanos(self.span.nanos)
     }
 
-    /// Takes the hit out of the entry that it was logged in, if that is still there.
+    /// Subtracts the hit from its entry, if the entry still exists.
     fn cancel(&self, log: &mut HitLog, _now: Timestamp, charge: &Charge, _since: LaterCharges) {
         if charge.undo_data != UndoData::LogEntry {
             return;
@@ -205,7 +207,7 @@ impl Arithmetic for SlidingLog {
         }
     }
 
-    /// Strikes out the newest hits, and with them those that would count longest.
+    /// Removes the newest hits, because they would count longest.
     fn refund(&self, log: &mut HitLog, _now: Timestamp, tokens: u64) {
         let mut left = tokens;
         while let Some(newest) = log.entries.back_mut().filter(|_| left > 0) {
@@ -219,10 +221,10 @@ impl Arithmetic for SlidingLog {
         }
     }
 
-    /// Keeps every hit; the new window and count judge them from now on.
+    /// Keeps every hit; the new window and count apply to them from now on.
     fn migrate_state(&self, _log: &mut HitLog, _old: &Self, _now: Timestamp) {}
 
-    /// Every hit is judged by the new window, until by the old one none is left.
+    /// The new window applies to every hit until the old window has no hit.
     fn earliest_before_migration(
         &self,
         log: &HitLog,
@@ -234,7 +236,7 @@ impl Arithmetic for SlidingLog {
         Some(at.min(old.idle_at(log).plus_nanos(1).max(now)))
     }
 
-    /// A hit that lies before the other clock's origin counts from there.
+    /// A hit before the origin of the other clock counts from that origin.
     fn move_to_clock(&self, log: &mut HitLog, from: Timestamp, to: Timestamp) {
         let (expired, _) = self.expired_prefix(log, from);
         let left = log.entries().skip(expired);

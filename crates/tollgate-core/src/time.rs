@@ -1,5 +1,5 @@
 //! A point in time as whole nanoseconds since an origin that the caller chose.
-//! The arithmetic never reads a clock: every function here is handed its "now".
+//! The arithmetic never reads a clock: each function takes `now` as an argument.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -7,8 +7,8 @@ use core::time::Duration;
 
 /// Nanoseconds since an origin: a clock's anchor, the start of a simulation, the Unix epoch.
 ///
-/// Arithmetic saturates at both ends, so a hostile or faulty time can't panic or wrap around:
-/// an earlier time minus a later one is zero.
+/// Arithmetic saturates at both ends, so a hostile or faulty time can't panic or wrap around: an earlier time minus a
+/// later one is zero.
 ///
 /// ```
 /// use core::time::Duration;

@@ -1,4 +1,4 @@
-//! Token bucket with debt: exact, reservable beyond what is there, cancellable out of order.
+//! Token bucket with debt: exact, and reservations can exceed the available tokens and be cancelled out of order.
 
 use core::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::{Arithmetic, LeakyBucket, LimitError, Rate, Timestamp};
 
 /// A bucket of `burst` tokens that refills at the rate. The exact form of arithmetic.
 ///
-/// It takes rates from 10⁻¹⁵/s to 3·10¹⁰/s. A rate of zero spends the stored tokens once and
-/// never refills. Of all algorithms it alone can give back part of a reservation that others
-/// were built on, because it remembers when the latest one acts.
+/// It takes rates from 10⁻¹⁵/s to 3·10¹⁰/s. A rate of zero spends the stored tokens once and never refills. It is the
+/// only algorithm that can refund a part of a reservation that others rely on, because it stores the act time of the
+/// latest reservation.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, Rate, Timestamp, TokenBucket};
@@ -32,11 +32,11 @@ use crate::{Arithmetic, LeakyBucket, LimitError, Rate, Timestamp};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// The same debt, as a level.
+    /// The same limit as a leaky bucket, which counts the debt.
     debt: LeakyBucket,
 }
 
-/// The state of a [`TokenBucket`]: what is owed, and when the latest reservation acts.
+/// The state of a [`TokenBucket`]: the debt, and the act time of the latest reservation.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, Bucket, BucketLevel, Rate, Timestamp, TokenBucket};
@@ -51,14 +51,14 @@ pub struct TokenBucket {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// What is owed.
+    /// The debt.
     pub level: BucketLevel,
-    /// When the latest reservation acts.
+    /// The act time of the latest reservation.
     pub latest_reservation: Timestamp,
 }
 
 impl TokenBucket {
-    /// How many units of a [`BucketLevel`]'s debt one token is, under this limit.
+    /// The units of a [`BucketLevel`]'s debt that one token takes under this limit.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Bucket, Rate, Timestamp, TokenBucket};
@@ -73,7 +73,7 @@ impl TokenBucket {
         self.debt.price
     }
 
-    /// Whether this many tokens are there at `now`.
+    /// Whether this many tokens are available at `now`.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Bucket, Rate, Timestamp, TokenBucket};
@@ -90,17 +90,17 @@ impl TokenBucket {
         if self.debt.rate.is_unlimited() {
             return true;
         }
-        // A product or a sum that overflows is beyond any capacity.
+        // A product or a sum that overflows exceeds any capacity.
         let owed = self.debt.tokens_to_units(tokens);
         owed.and_then(|owed| owed.checked_add(self.debt.debt_at(&bucket.level, now)))
             .is_some_and(|owed| owed <= self.debt.capacity)
     }
 
-    /// When this many tokens are first there beside as many as another bucket has at that time, counted
-    /// in whole tokens and one more for the part of one. `None` if they aren't and the other one
-    /// refills as fast, so that waiting gains nothing.
+    /// The earliest time at which the bucket has this many tokens more than another bucket has then, where a part of a
+    /// token of the other bucket counts as one whole. `None` if it doesn't have them and the other bucket refills as
+    /// fast, so that waiting gains nothing.
     ///
-    /// Never after that time; before it only where numbers are far beyond 64 bits.
+    /// The result is never after that time. It is before it only where numbers are far beyond 64 bits.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Bucket, Rate, Timestamp, TokenBucket};
@@ -114,12 +114,11 @@ impl TokenBucket {
     /// assert_eq!(slow.earliest_beyond(&empty(&slow), now, 10, &fast, &empty(&fast)), None);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    // While the other has `k − 1` whole tokens, `cost + k` are needed. They are there at
-    // `T(k) = (price · (cost + k) − spare) / drain`, and the other has one more from
-    // `(its price · k − its spare) / its drain` on. The first `k` for which the former comes before the
-    // latter is the solution of a linear inequality, but for rounding to whole nanoseconds, which a
-    // few steps make good. With numbers that are too large for that, it is a time not after the right
-    // one.
+    // While the other bucket has `k − 1` whole tokens, this one needs `cost + k`. It has them at
+    // `T(k) = (price · (cost + k) − spare) / drain`, and the other bucket has one more token from
+    // `(its price · k − its spare) / its drain` on. The first `k` for which the former time is before the latter solves
+    // a linear inequality, except for rounding to whole nanoseconds, which a few steps correct. For numbers that are
+    // too large, the result is a time not after the right one.
     pub fn earliest_beyond(
         &self,
         bucket: &Bucket,
@@ -157,7 +156,7 @@ impl TokenBucket {
             };
             u64::try_from(div(missing, faster - slower) + 1).ok()
         };
-        // If the other is as fast, it is before its next token or not at all.
+        // If the other bucket refills as fast, the time is before its next token or never.
         let gains = faster > slower;
         let Some(least) = (if gains { behind() } else { Some(0) }) else {
             return at_once();
@@ -209,7 +208,7 @@ impl Arithmetic for TokenBucket {
             UndoData::Nothing
         } else {
             let last_act = bucket.latest_reservation;
-            // After a part was given back, a new reservation may act before one made earlier.
+            // After a partial refund, a new reservation may act before one that was made earlier.
             bucket.latest_reservation = last_act.max(at);
             self.debt.add_debt(&mut bucket.level, now, cost);
             UndoData::Debt {
@@ -247,8 +246,8 @@ impl Arithmetic for TokenBucket {
         self.debt.idle_at(&bucket.level)
     }
 
-    /// Gives back the tokens less those that later reservations were promised on top of this one:
-    /// what drains between its act and the latest act. Nothing once its time has passed.
+    /// Refunds the tokens, except those promised to later reservations: the tokens that drain between the act time of
+    /// this one and the latest act time. Nothing is refunded once its time has passed.
     fn cancel(&self, bucket: &mut Bucket, now: Timestamp, charge: &Charge, since: LaterCharges) {
         let UndoData::Debt {
             drain,
@@ -264,13 +263,13 @@ impl Arithmetic for TokenBucket {
         let taken = price.saturating_mul(u128::from(charge.cost));
         let same_pace = (drain, price) == (self.debt.drain, self.debt.price);
         if since == LaterCharges::Nothing && same_pace {
-            // Nothing was promised on top of it, so all of it can be undone, and exactly: act
-            // times are rounded, and counting back from them would keep a part.
+            // No later reservation relies on it, so all of it can be undone, and exactly. Act times are rounded, so
+            // computing back from them would lose a part.
             self.debt.reduce_debt(&mut bucket.level, now, taken);
             bucket.latest_reservation = last_act;
             return;
         }
-        // What became free again of it by the latest act was promised, at the pace in force when it was taken.
+        // The tokens that drain until the latest act were promised, at the rate in force when the charge was made.
         let ahead = u128::from(bucket.latest_reservation.nanos_since(charge.at));
         let refund = taken.saturating_sub(drain.saturating_mul(ahead));
         if refund > 0 {
@@ -292,7 +291,7 @@ impl Arithmetic for TokenBucket {
         self.debt.refund(&mut bucket.level, now, tokens);
     }
 
-    /// Keeps the tokens: a raised burst adds none at once, a lowered one caps them, debt stays.
+    /// Keeps the tokens: a raised burst adds none immediately, a lowered burst caps them, debt stays.
     fn migrate_state(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
         let (new, old) = (&self.debt, &old.debt);
         let level = old.drain_to(&bucket.level, now);
@@ -341,7 +340,7 @@ impl Arithmetic for TokenBucket {
         }
     }
 
-    /// The burst even where nothing refills: stored tokens are spent once.
+    /// The burst, even where nothing refills: stored tokens are spent once.
     #[inline]
     fn limit(&self) -> u64 {
         if self.debt.rate.is_unlimited() {
@@ -377,7 +376,7 @@ mod tests {
                     fast.has_tokens(&own, *at, cost + kept)
                 };
                 let first = (since..5_000).map(Timestamp::from_nanos).find(passes);
-                // At the latest time of the search both are full, so the other one gains nothing more.
+                // At the latest time of the search both are full, so the other bucket gains nothing more.
                 let full = fast.earliest(&own, now, 400).unwrap();
                 let at = fast.earliest_beyond(&own, now, cost, &slow, &beside);
                 let at = at.filter(|at| *at < full);
@@ -392,8 +391,8 @@ mod tests {
 
     #[test]
     fn cancelling_in_reverse_order_restores_the_bucket() {
-        // A third of a second is no whole number of nanoseconds, and the second reservation is
-        // covered in part by tokens that were there.
+        // A third of a second is no whole number of nanoseconds, and the available tokens cover a part of the second
+        // reservation.
         let limit = TokenBucket::new(Rate::per_second(3).burst(10)).unwrap();
         let now = Timestamp::from_secs(7);
         let mut bucket = Bucket::default();
@@ -423,12 +422,12 @@ mod tests {
         let first = reserve(&mut bucket, 10);
         let second = reserve(&mut bucket, 2);
         assert_eq!((first.at(), second.at()), (now, secs(2)));
-        // Two of the ten were promised to the second; the other eight come back.
+        // Two of the ten were promised to the second reservation; the other eight come back.
         limit.cancel(&mut bucket, now, &first, LaterCharges::Others);
         assert_eq!(limit.remaining(&bucket, now), 6);
         let third = reserve(&mut bucket, 1);
         assert_eq!(third.at(), now);
-        // Still two: the second acts at 2 s whatever was reserved after it.
+        // Still two: the second reservation acts at 2 s, whatever was reserved after it.
         limit.cancel(&mut bucket, now, &third, LaterCharges::Others);
         assert_eq!(limit.remaining(&bucket, now), 5);
     }

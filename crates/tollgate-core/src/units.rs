@@ -1,15 +1,15 @@
-//! The unit that GCRA's word counts time in: 1/64 ns. Whoever keeps such words converts here and nowhere else,
-//! so that the size of the unit is known to this crate alone.
+//! The unit of time in GCRA's word: 1/64 ns. Code that stores such words converts only with these functions, so that
+//! no other crate depends on the size of the unit.
 
 use crate::Timestamp;
 
 /// One nanosecond in units, as a shift.
 const SHIFT: u32 = 6;
 
-/// How many units a nanosecond has.
+/// The units in a nanosecond.
 pub const PER_NANO: u64 = 1 << SHIFT;
 
-/// The last nanosecond that a word can express: nine years after the origin.
+/// The last nanosecond that a word can represent: nine years after the origin.
 pub const LAST_NANO: u64 = (1 << (u64::BITS - SHIFT)) - 1;
 
 /// A time in units. It saturates at [`LAST_NANO`].
@@ -32,7 +32,7 @@ pub const fn from_nanos(nanos: u64) -> u64 {
     nanos << SHIFT
 }
 
-/// Units in whole nanoseconds, rounded up: a wait of this length is long enough.
+/// Units in whole nanoseconds, rounded up, so that a wait of this length is long enough.
 ///
 /// ```
 /// use tollgate_core::units;
@@ -46,13 +46,13 @@ pub const fn to_nanos(units: u64) -> u64 {
     units.div_ceil(PER_NANO)
 }
 
-/// Units in whole nanoseconds, rounded down: the time that has surely passed.
+/// Units in whole nanoseconds, rounded down: the time that has certainly passed.
 #[inline]
 pub const fn to_nanos_floor(units: u64) -> u64 {
     units >> SHIFT
 }
 
-/// How many units there are from one time to another, negative if that one is earlier.
+/// The units from one time to another, negative if the other is earlier.
 ///
 /// ```
 /// use tollgate_core::{Timestamp, units};

@@ -1,5 +1,5 @@
-//! Products and quotients of units: quick where they fit 64 bits, which is nearly always, and the two
-//! that need more than 128: rescaling a debt at a rate change, and telling which rate is faster.
+//! Products and quotients of units: fast where they fit 64 bits, which is nearly always. Two need more than 128 bits:
+//! rescaling a debt at a rate change, and comparing two rates.
 
 /// `a · b`; `None` when that overflows.
 #[inline]

@@ -1,4 +1,4 @@
-//! A count and the length of its window: what the three window algorithms have in common.
+//! A count and the length of its window, shared by the three window algorithms.
 
 use core::fmt;
 use core::time::Duration;
@@ -14,18 +14,18 @@ pub(crate) struct WindowLength {
     pub(crate) nanos: u64,
 }
 
-/// All of it follows from the rate.
+/// The rate determines all fields.
 impl fmt::Debug for WindowLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.rate.fmt(f)
     }
 }
 
-/// The longest window: so that two of them still fit a timestamp.
+/// The longest window, so that two of them still fit a timestamp.
 const LONGEST_NANOS: u64 = u64::MAX / 2;
 
 impl WindowLength {
-    /// A span whose burst is its count, as a window algorithm has it.
+    /// The length and count of a rate whose burst must be its count.
     pub(crate) fn with_burst_of_count(
         rate: Rate,
         algorithm: &'static str,
@@ -38,7 +38,7 @@ impl WindowLength {
         Ok(span)
     }
 
-    /// A span of any burst; zero limits to nothing over any window.
+    /// The length and count of a rate with any burst. A rate of zero has a count of zero in a window of any length.
     pub(crate) fn new(rate: Rate) -> Result<Self, LimitError> {
         let period = rate.period().unwrap_or(Duration::from_secs(1));
         let nanos = duration_nanos(period);
@@ -55,11 +55,11 @@ impl WindowLength {
         })
     }
 
-    /// So many windows, if there are any.
+    /// The duration of this many windows; zero if the rate has no windows.
     pub(crate) fn duration_of(&self, windows: u64) -> Duration {
         match self.rate.period() {
             None => Duration::ZERO,
-            // Two of the longest fit.
+            // Two of the longest windows fit, so this can't overflow for the callers' one or two.
             Some(_) => Duration::from_nanos(self.nanos * windows),
         }
     }
@@ -69,7 +69,7 @@ impl WindowLength {
         let phase = boundary.as_nanos() % self.nanos;
         let since = now.as_nanos().saturating_sub(phase) % self.nanos;
         if now.as_nanos() < phase {
-            // The window that began before the origin is cut off by it.
+            // The origin cuts off the start of this window.
             return Timestamp::ZERO;
         }
         Timestamp::from_nanos(now.as_nanos() - since)

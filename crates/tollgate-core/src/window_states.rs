@@ -1,8 +1,8 @@
-//! The states of windows: one count, or two that stand for a sliding one.
+//! The states of windows: one count, or the two counts of a sliding counter.
 
 use crate::Timestamp;
 
-/// The state of a [`FixedWindow`](crate::FixedWindow): how many passed since the window began.
+/// The state of a [`FixedWindow`](crate::FixedWindow): the count since the window began.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, FixedWindow, Rate, Timestamp, WindowCount};
@@ -14,14 +14,14 @@ use crate::Timestamp;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowCount {
-    /// When the window began.
+    /// The start of the window.
     pub start: Timestamp,
-    /// What passed since.
+    /// The hits since then.
     pub count: u64,
 }
 
-/// The state of a [`SlidingCounter`](crate::SlidingCounter): the count of the window that began at `start`, and of the
-/// one before it.
+/// The state of a [`SlidingCounter`](crate::SlidingCounter): the count of the window that began at `start`, and the
+/// count of the window before it.
 ///
 /// ```
 /// use tollgate_core::{Arithmetic, SlidingCounts, Rate, SlidingCounter, Timestamp};
@@ -34,11 +34,11 @@ pub struct WindowCount {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingCounts {
-    /// When the current window began.
+    /// The start of the current window.
     pub start: Timestamp,
-    /// What passed in the window before the current one.
+    /// The hits in the window before the current one.
     pub previous: u64,
-    /// What passed in the current window.
+    /// The hits in the current window.
     pub current: u64,
 }
 

@@ -1,8 +1,8 @@
-//! How a limit counts: the six algorithms, by name.
+//! The six algorithms of a limit, by name.
 
 use tollgate_core::WindowAlignment;
 
-/// How a limiter counts.
+/// The algorithm of a limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -11,12 +11,12 @@ pub enum Algorithm {
     Gcra,
     /// Exact, with partial refunds; takes rates from 10⁻¹⁵/s to 3·10¹⁰/s.
     TokenBucket,
-    /// The exact meter whose level leaks at the rate.
+    /// The exact meter: its level leaks at the rate.
     LeakyBucket,
-    /// A count that starts again at each boundary, or one window after the first hit.
+    /// A count that restarts at each boundary, or one window after the first hit.
     FixedWindow(WindowAlignment),
-    /// Every admitted hit is remembered: never more than the count in any window.
+    /// The log of every admitted hit: never more than the count in any window.
     SlidingLog,
-    /// Two counts stand for a sliding window.
+    /// Two counts that approximate a sliding window.
     SlidingCounter,
 }

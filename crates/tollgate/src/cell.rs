@@ -1,5 +1,5 @@
-//! Places that keep the state of one limit for many threads: one atomic word, the same word with
-//! stripes around it, or a small lock. The arithmetic is `tollgate-core`'s in all three.
+//! The storage of one limit's state for many threads: one atomic word, the same word with stripes around it, or a small
+//! lock. All three use the arithmetic of `tollgate-core`.
 
 use std::time::Duration;
 
@@ -21,29 +21,29 @@ use word::GcraWord;
 use crate::Algorithm;
 use crate::holds::HoldId;
 
-/// What is needed to give a reservation back.
+/// The receipt of a charge, needed to refund it.
 #[derive(Clone, Copy, Debug)]
 pub enum ChargeTicket {
-    /// Nothing was taken, to act at this time.
+    /// Nothing was charged. The request acts at this time.
     Free(Timestamp),
-    /// An interval of a word's TAT line.
+    /// A charge of a word: an interval of TATs.
     Charged(Charge),
     /// A booking of a locked state.
     Booked(Booking),
-    /// An estimate that a limit's state, or an entry of a table, keeps track of.
+    /// An estimate, recorded in a limit's state or in an entry of a table.
     Held {
         id: HoldId,
-        /// Whether it is the entry that a table's keys without a slot share.
+        /// Whether it is the entry that the keys without a slot share.
         is_shared: bool,
     },
-    /// A booking of one entry of a table: when it acts on the limiter's clock, and which entry it
-    /// was, because the key may have been dropped and come back meanwhile.
+    /// A booking of one entry of a table: the time at which it acts on the limiter's clock, and the birth of the entry,
+    /// because the key may have been dropped and added again meanwhile.
     Entry {
         booked: Booking,
         at: Timestamp,
         birth: u64,
     },
-    /// A reservation that was made behind waiters: their line keeps what was booked.
+    /// A reservation made behind waiters. The queue has its booking.
     InLine { number: u64, at: Timestamp },
 }
 
@@ -54,12 +54,12 @@ impl ChargeTicket {
             Self::Charged(charge) => charge.at(),
             Self::Booked(booked) => booked.at(),
             Self::Entry { at, .. } | Self::InLine { at, .. } => *at,
-            // Held now, to be used now.
+            // Held now, to be used immediately.
             Self::Held { .. } => Timestamp::ZERO,
         }
     }
 
-    /// How much was taken; 0 for holds and for what a line keeps, which have their own count.
+    /// The charged tokens; 0 for holds and for reservations in the queue, whose costs are stored elsewhere.
     pub(crate) fn cost(&self) -> u64 {
         match self {
             Self::Charged(charge) => charge.cost(),
@@ -69,17 +69,17 @@ impl ChargeTicket {
     }
 }
 
-/// How a booking is given back.
+/// How much of a booking is to be cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CancelScope {
-    /// As much of it as nothing was built on.
+    /// The part that no later charge relies on.
     Unused,
-    /// All of it, as if it had never been booked, or nothing.
+    /// All of it, as if it had never been made, or nothing.
     Whole,
 }
 
 impl CancelScope {
-    /// The TAT after giving a charge back, if it can be.
+    /// The TAT after a charge is cancelled, if it can be.
     pub(crate) fn cancel_tat(
         self,
         tat: TatState,
@@ -92,7 +92,7 @@ impl CancelScope {
         }
     }
 
-    /// Gives a booking back to a ledger; whether that is as if it had never been booked.
+    /// Cancels a booking of a ledger; returns whether it is as if it had never been made.
     pub(crate) fn cancel_booking<A: Arithmetic>(
         self,
         ledger: &mut Ledger<A>,
@@ -108,14 +108,14 @@ impl CancelScope {
     }
 }
 
-/// Whether something was taken as an estimate, is not settled, and so doesn't drain.
+/// Whether a limit has outstanding tokens: taken as estimates, not settled, and therefore not draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outstanding {
     NoneHeld,
     SomeHeld,
 }
 
-/// The state of one limit, behind whatever its algorithm needs.
+/// The state of one limit, in the form that its algorithm needs.
 #[derive(Debug)]
 pub(crate) enum LimitCell {
     Word(GcraWord),
@@ -123,7 +123,7 @@ pub(crate) enum LimitCell {
     Locked(Box<dyn LockedCell>),
 }
 
-/// Calls the same method on whichever cell it is.
+/// Calls the same method on each variant of the cell.
 macro_rules! each {
     ($self:expr, $cell:ident => $call:expr) => {
         match $self {
@@ -137,7 +137,7 @@ macro_rules! each {
 impl LimitCell {
     #[inline]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
-        // Asked first, as that is one comparison; to tell all three apart takes seven instructions.
+        // Tested first, as that is one comparison; a match on all three variants takes seven instructions.
         match self {
             Self::Word(word) => word.allow(now, cost),
             _ => each!(self, cell => cell.allow(now, cost)),
@@ -164,7 +164,7 @@ impl LimitCell {
         }
     }
 
-    /// Takes an estimate, to be settled by `until`.
+    /// Takes an estimate that must be settled by `until`.
     pub(crate) fn hold(
         &self,
         now: Timestamp,
@@ -174,7 +174,7 @@ impl LimitCell {
         each!(self, cell => cell.hold(now, cost, until))
     }
 
-    /// Settles what was taken, of which so much was spent. Only an estimate can be spent in part.
+    /// Settles a charge of which `spent` tokens were spent. Only an estimate can be spent in part.
     pub(crate) fn settle(&self, now: Timestamp, ticket: &ChargeTicket, spent: u64) {
         match ticket {
             ChargeTicket::Held { id, .. } => each!(self, cell => cell.settle(now, *id, spent)),
@@ -185,8 +185,8 @@ impl LimitCell {
         }
     }
 
-    /// Brings what is out up to this time, and says whether every caller has to do so first. Not behind a lock, where
-    /// each call does it anyway.
+    /// Expires holds up to this time. Returns whether every caller has to call this first; a cell behind a lock does it
+    /// in each call anyway.
     pub(crate) fn expire_holds(&self, now: Timestamp) -> bool {
         match self {
             Self::Word(word) => word.expire_holds(now),
@@ -209,7 +209,7 @@ impl LimitCell {
         each!(self, cell => cell.cancel(now, ticket, undo))
     }
 
-    /// How long a waiter with so much cost before it has to wait at least, counted from when the first of that
+    /// The least time that a waiter behind this cost has to wait, counted from the time at which the first of that cost
     /// passes.
     pub(crate) fn drain_time(&self, tokens: u128) -> Duration {
         each!(self, cell => cell.drain_time(tokens))
@@ -223,7 +223,7 @@ impl LimitCell {
         each!(self, cell => cell.rate())
     }
 
-    /// Whether its algorithm can represent a rate.
+    /// Whether the cell's algorithm can represent a rate.
     pub(crate) fn check_rate(&self, rate: Rate) -> Result<(), LimitError> {
         let algorithm = match self {
             Self::Word(_) | Self::Striped(_) => Algorithm::Gcra,
@@ -232,7 +232,7 @@ impl LimitCell {
         algorithm.check_rate(rate)
     }
 
-    /// Changes the rate to what `change` makes of the one in force, with no other change between.
+    /// Replaces the rate in force by `change` of it, with no other change in between.
     pub(crate) fn change_rate(
         &self,
         now: Timestamp,

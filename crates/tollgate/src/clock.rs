@@ -9,8 +9,8 @@
 //! | `Tokio` (feature `tokio`) | as std | when `tokio::time::pause` drives the test |
 //!
 //! # Code that is tested on another clock
-//! Take the clock as a parameter that has a default. Each clock compiles to code of its own, so this costs
-//! nothing, and production code doesn't have to name it.
+//! Take the clock as a type parameter with a default. Each clock is compiled into separate code, so this costs nothing,
+//! and production code doesn't have to name the clock.
 //!
 //! ```
 //! use std::time::Duration;
@@ -86,9 +86,9 @@ pub use sleep::{Sleep, sleep_until};
 pub use wakeup::Wakeup;
 pub use wall::Wall;
 
-/// A source of time. Implement [`now`](Self::now); the rest follows.
+/// A source of time. Implement [`now`](Self::now); the other methods have defaults.
 ///
-/// A clock may stand still or step back: no limit grants extra because of it.
+/// A clock may stand still or step back: no limit grants extra tokens because of it.
 ///
 /// ```
 /// use tollgate::{Clock, Limiter, Rate, Timestamp};
@@ -109,8 +109,8 @@ pub trait Clock: Send + Sync {
     /// Nanoseconds since an origin that never changes for this clock.
     fn now(&self) -> Timestamp;
 
-    /// A number that is equal for clocks that always show the same time. A request that meets several limits
-    /// reads such clocks only once. By default no two clocks are taken to be the same.
+    /// A number that is equal for clocks that always show the same time. A request to several limits reads such clocks
+    /// only once. By default all clocks are different.
     fn source_id(&self) -> Option<usize> {
         None
     }
@@ -130,8 +130,8 @@ pub trait Clock: Send + Sync {
         }
     }
 
-    /// Blocks the calling thread until the clock shows `at` or [`Thread::unpark`] is called on it. It may
-    /// return early, so callers look again. The default parks on real time.
+    /// Blocks the calling thread until the clock shows `at`, or until [`Thread::unpark`] is called on it. It may return
+    /// early, so callers must check again. The default parks on real time.
     ///
     /// [`Thread::unpark`]: std::thread::Thread::unpark
     fn park_until_woken(&self, at: Timestamp) {
@@ -141,15 +141,15 @@ pub trait Clock: Send + Sync {
         }
     }
 
-    /// Wakes a task once the clock shows `at`, and at once if it does already. None, the default, if this
-    /// clock goes on with the system's time, so that a timer can do it: tokio's inside a tokio runtime, and
-    /// one thread of this crate anywhere else.
+    /// Wakes a task once the clock shows `at`, immediately if it already does. The default is `None`, for a clock that
+    /// follows the system's time, so that a timer can wake the task: tokio's inside a tokio runtime, and one thread of
+    /// this crate elsewhere.
     fn schedule_wakeup(&self, _at: Timestamp, _waker: &Waker) -> Option<Wakeup> {
         None
     }
 }
 
-/// A pointer to a clock reads what it points to: a reference, an `Arc`, a `Box`.
+/// A pointer to a clock is a clock: a reference, an `Arc`, a `Box`.
 impl<P: Deref<Target: Clock> + Send + Sync> Clock for P {
     fn now(&self) -> Timestamp {
         (**self).now()

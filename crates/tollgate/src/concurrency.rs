@@ -1,4 +1,4 @@
-//! `ConcurrencyLimiter`: how many at once, by permits that are given back.
+//! `ConcurrencyLimiter`: limits the requests in flight by permits that are released.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use gate::MAX_LIMIT;
 #[doc(hidden)]
 pub use gate::percent_of_limit;
 
-/// A permit that shares its limiter instead of borrowing it, to be moved into a task.
+/// A permit that shares its limiter instead of borrowing it, so that it can be moved into a task.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -50,21 +50,21 @@ pub use gate::percent_of_limit;
 /// ```
 pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 
-/// How many at once: gives permits up to a limit and takes them back when they are dropped.
+/// A concurrency limit: grants permits up to a limit, and takes each back when it is dropped.
 ///
-/// A rate says how often, this says how many at a time: 50 permits let 50,000 calls a second
-/// through that take 1 ms each, and 50 a second when they take 1 s. It is what protects a slow
-/// backend, where a rate doesn't notice that calls pile up.
+/// A rate limits how often calls come; this limits how many are in flight. 50 permits let 50,000 calls a second pass
+/// that take 1 ms each, and 50 a second that take 1 s. So it protects a slow backend, where a rate doesn't notice that
+/// calls pile up.
 ///
-/// * A permit has a weight, 1 unless said otherwise ([`try_acquire_n`](Self::try_acquire_n)). A
-///   weight of 0 takes nothing, and passes if the limit is not exceeded and nobody waits.
-/// * Waiting is first come first served, whatever the weight, and nobody overtakes the queue: while
-///   somebody waits, [`try_acquire`](Self::try_acquire) is refused.
-/// * The queue is bounded, and so is the wait, if a timeout is given. With both this is a
-///   **bulkhead**: `builder(10).max_waiters(20).timeout(d)`.
+/// * A permit has a weight, by default 1 ([`try_acquire_n`](Self::try_acquire_n)). A weight of 0 takes nothing. It
+///   passes if the limit is not exceeded and the queue is empty.
+/// * Waiters are served first come first served, whatever their weight, and no request overtakes the queue: while a
+///   request waits, [`try_acquire`](Self::try_acquire) is denied.
+/// * The queue is bounded, and so is the wait, if you set a timeout. Both together are a **bulkhead**:
+///   `builder(10).max_waiters(20).timeout(d)`.
 /// * The limit may change at any time ([`set_limit`](Self::set_limit)).
 ///
-/// Taking and giving back are one atomic operation each and take no lock while nobody waits.
+/// Taking and releasing a permit are one atomic operation each. They take no lock while no request waits.
 ///
 /// ```
 /// use tollgate::ConcurrencyLimiter;
@@ -87,22 +87,22 @@ pub struct ConcurrencyLimiter<C: Clock = Monotonic> {
 }
 
 impl ConcurrencyLimiter {
-    /// The highest limit: 2³¹ − 1. A higher one is this one.
+    /// The highest limit: 2³¹ − 1. A higher limit is reduced to this.
     pub const MAX_LIMIT: u32 = MAX_LIMIT;
 
-    /// A limit of so many at once, on the default clock. A limit of 0 lets nothing pass.
+    /// A limit of this many concurrent requests, on the default clock. A limit of 0 lets nothing pass.
     pub fn new(limit: u32) -> Self {
         Self::builder(limit).build()
     }
 
-    /// Chooses the bound on waiters, the longest wait, an observer and the clock.
+    /// Sets the bound on waiters, the longest wait, an observer and the clock.
     pub fn builder(limit: u32) -> Builder {
         Builder::new(limit)
     }
 }
 
 impl<C: Clock> ConcurrencyLimiter<C> {
-    /// A permit now, or why not.
+    /// Takes a permit now, or returns why not.
     ///
     /// # Errors
     /// [`PermitDenied`]: nothing was taken.
@@ -111,7 +111,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
         Permit::try_new(self, 1)
     }
 
-    /// A permit of this weight now, or why not.
+    /// Takes a permit of this weight now, or returns why not.
     ///
     /// # Errors
     /// [`PermitDenied`]: nothing was taken.
@@ -160,21 +160,21 @@ impl<C: Clock> ConcurrencyLimiter<C> {
         Acquire::new(Ok(Arc::clone(self)), weight)
     }
 
-    /// How full it is, without taking anything.
+    /// The permits in use, without taking one.
     pub fn peek(&self) -> Occupancy {
         self.gate.occupancy()
     }
 
-    /// What a newcomer may take at once.
+    /// The weight that a new request could take immediately.
     pub fn available(&self) -> u32 {
         self.peek().available()
     }
 
-    /// Changes the limit. Permits that are out stay valid.
+    /// Changes the limit. Permits in use stay valid.
     ///
-    /// A higher limit admits waiters in order. Below what is in use, nothing is given until enough
-    /// came back; waiters who ask for more than the new limit are refused, because nobody knows
-    /// when it will rise again and they would block all others.
+    /// A higher limit admits waiters in order. If the limit falls below the permits in use, none is granted until
+    /// enough are released. Waiters whose weight exceeds the new limit are denied: it is unknown when the limit will
+    /// rise again, and they would block all others.
     ///
     /// ```
     /// use tollgate::ConcurrencyLimiter;
@@ -192,12 +192,12 @@ impl<C: Clock> ConcurrencyLimiter<C> {
         self.gate.set_limit(limit);
     }
 
-    /// What happened since it was made.
+    /// The counters since the limiter was made.
     pub fn stats(&self) -> Stats {
         self.settings.counters.stats()
     }
 
-    /// The clock it reads.
+    /// The clock that the limiter reads.
     pub fn clock(&self) -> &C {
         &self.settings.clock
     }

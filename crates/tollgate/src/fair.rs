@@ -21,13 +21,13 @@ use fair_queueing::{ClientClaim, FairQueueing, MAX_WEIGHT};
 
 /// One limit shared fairly by the clients that wait for it.
 ///
-/// A [`Limiter`](crate::Limiter) serves whoever comes first, so a loud client takes nearly all of it. Here each
-/// client has a line of its own, and the lines are served in turn by weight: under contention every client gets
-/// what it asks for up to its fair share, and what the quiet ones leave is shared by the others. A client with
-/// nothing in line collects no credit and takes no memory.
+/// A [`Limiter`](crate::Limiter) serves requests in the order in which they come, so a busy client takes nearly all of
+/// it. Here each client has a queue of its own, and the queues are served by weight (weighted fair queueing). Under
+/// contention every client gets up to its fair share, and the others share what idle clients leave. A client with no
+/// waiting request collects no credit and takes no memory.
 ///
-/// A client is anything that can be hashed, and known by its fingerprint: two of n clients in line
-/// share a turn with probability n² / 2⁶⁵. Its weight is 1 unless the call says otherwise.
+/// A client is any value that can be hashed; its fingerprint identifies it. Two of n waiting clients share a queue with
+/// probability n² / 2⁶⁵. The weight is 1 by default; each call can set another.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -70,7 +70,7 @@ pub struct FairLimiter<C: Clock = Monotonic> {
 }
 
 impl FairLimiter {
-    /// A limit that starts full, on the default clock.
+    /// A limit that starts with a full burst, on the default clock.
     ///
     /// # Panics
     /// If GCRA can't represent the rate; [`builder`](Self::builder) returns the error instead.
@@ -81,16 +81,16 @@ impl FairLimiter {
         }
     }
 
-    /// Chooses bounds, shedding and the clock.
+    /// Sets bounds, load shedding and the clock.
     pub fn builder(rate: Rate) -> Builder {
         Builder::new(rate)
     }
 }
 
 impl<C: Clock> FairLimiter<C> {
-    /// Whether one request passes now: a token is there, and nobody in line has a better claim.
+    /// Whether one request passes now: a token is available, and no waiter has precedence.
     ///
-    /// Fairness is among those who wait: clients that only ever use this are served as they come.
+    /// Fairness applies among waiters. Clients that only use this method are served in the order in which they come.
     ///
     /// ```
     /// use tollgate::{FairLimiter, Rate, clock::Manual};
@@ -110,13 +110,13 @@ impl<C: Clock> FairLimiter<C> {
         self.queue.allow(&self.client_claim(client), cost)
     }
 
-    /// Decides one request as [`allow`](Self::allow) does, and says how long it would have to wait.
+    /// Decides one request as [`allow`](Self::allow) does, and returns how long it would have to wait.
     pub fn check<K: Hash + ?Sized>(&self, client: &K) -> Decision {
         self.check_n(client, 1)
     }
 
-    /// Decides a request of this cost. When it is denied, `retry_after` is when it would pass at the
-    /// latest if it stood in line now and nobody came after it; that looks at every client in line.
+    /// Decides a request of this cost. When it is denied, `retry_after` is the latest time at which it would pass if it
+    /// joined the queue now and no request came after it. Computing that visits every waiting client.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,12 +131,12 @@ impl<C: Clock> FairLimiter<C> {
         self.queue.check(&self.client_claim(client), cost)
     }
 
-    /// Waits for one token, in the client's line.
+    /// Waits for one token, in the client's queue.
     pub fn acquire<K: Hash + ?Sized>(&self, client: &K) -> QueuedAcquire<'_, FairQueueing, C> {
         self.acquire_n(client, 1)
     }
 
-    /// Waits for this many tokens, in the client's line.
+    /// Waits for this many tokens, in the client's queue.
     ///
     /// ```
     /// use std::time::Duration;
@@ -146,9 +146,9 @@ impl<C: Clock> FairLimiter<C> {
     /// assert_eq!(limiter.acquire_n("ada", 10).wait_blocking(), Ok(Duration::ZERO));
     /// // Five more take half a second, so less patience fails at once.
     /// let patience = Duration::from_millis(400);
-    /// let refused = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
-    /// assert_eq!(refused.decision().wait_or_max(), Duration::from_millis(500));
+    /// let denied = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
+    /// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
+    /// assert_eq!(denied.decision().wait_or_max(), Duration::from_millis(500));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn acquire_n<K: Hash + ?Sized>(
@@ -159,29 +159,29 @@ impl<C: Clock> FairLimiter<C> {
         QueuedAcquire::new(&self.queue, self.client_claim(client), cost)
     }
 
-    /// How many are in line.
+    /// The number of waiting requests.
     pub fn waiters(&self) -> usize {
         self.queue.read(|queue| queue.waiting())
     }
 
-    /// How many of this client's requests are in line.
+    /// The number of this client's waiting requests.
     pub fn waiters_of<K: Hash + ?Sized>(&self, client: &K) -> usize {
         let client = self.hasher.fingerprint(client);
         self.queue
             .read(|queue| queue.waiting_of(queue.discipline().client_slot(client)))
     }
 
-    /// How many clients have something in line: only those take memory.
+    /// The number of clients with a waiting request. Only those take memory.
     pub fn clients(&self) -> usize {
         self.queue.read(|queue| queue.discipline().clients())
     }
 
-    /// The rate that is shared.
+    /// The shared rate.
     pub fn rate(&self) -> Rate {
         self.queue.read(|queue| queue.discipline().limit().rate())
     }
 
-    /// The clock that it reads.
+    /// The clock that the limiter reads.
     pub const fn clock(&self) -> &C {
         self.queue.clock()
     }
@@ -195,9 +195,9 @@ impl<C: Clock> FairLimiter<C> {
 }
 
 impl<C: Clock> QueuedAcquire<'_, FairQueueing, C> {
-    /// The client's weight from this request on, for all that it has in line: a client of weight 3
-    /// gets three times what one of weight 1 gets when both want more. It is 1 to 65,536; other
-    /// numbers are brought to the nearer of these.
+    /// Sets the client's weight for all its waiting requests, from this request on. A client of weight 3 gets three
+    /// times as much as a client of weight 1, when both want more. The weight is 1 to 65,536; other numbers are
+    /// clamped.
     pub fn weight(mut self, weight: u32) -> Self {
         self.client.weight = weight.clamp(1, MAX_WEIGHT);
         self

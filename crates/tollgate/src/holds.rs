@@ -1,40 +1,40 @@
-//! What was taken from one limit as an estimate and is not settled yet.
+//! Estimates that were taken from one limit and are not settled yet.
 //!
-//! One rule keeps the bound, however long a hold lives: what is out doesn't drain. Before every step the state
-//! owes at least what is out ([`Arithmetic::keep_outstanding`]), so the tokens that are there and those that are out
-//! are never more than the burst together, and what comes back was not given to anybody else meanwhile.
+//! One rule keeps the bound, however long a hold lasts: outstanding tokens don't drain. Before every step the state
+//! owes at least the outstanding tokens ([`Arithmetic::keep_outstanding`]). So available and outstanding tokens
+//! together never exceed the burst, and no refunded token was granted to another request meanwhile.
 
 use std::collections::BTreeMap;
 use std::iter;
 use std::mem;
 use std::time::Duration;
 
-// Not loom's: a number to tell holds apart is no part of any model.
+// Not loom's: the number that distinguishes holds is no part of any model.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::{Arithmetic, Booking, Ledger, Timestamp};
 
-/// Tells a hold from all others, in the order in which they expire.
+/// Identifies a hold. The order of ids is the order in which holds expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HoldId {
     until: Timestamp,
     number: u64,
 }
 
-/// The holds on one state, each with what is needed to give it back, if anything.
+/// The holds on one state, each with the data to refund it, if there is any.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenHolds<B = Booking> {
-    /// Tokens of all that are open: where charges count as hits at a time, or nothing is limited,
-    /// more than 64 bits of them may be.
+    /// The tokens of all open holds. They may exceed 64 bits where charges count as hits at a time, or where nothing is
+    /// limited.
     held_tokens: u128,
     by_expiry: BTreeMap<HoldId, OpenHold<B>>,
-    /// How far the clock was set back so far: an id tells when its hold is over on a clock that wasn't.
+    /// How far the clock was set back so far. An id has the expiry on a clock that was never set.
     clock_set_back: Duration,
-    /// And how far ahead.
+    /// How far the clock was set ahead so far.
     clock_set_ahead: Duration,
 }
 
-/// What one hold took.
+/// The charge of one hold.
 #[derive(Clone, Debug)]
 struct OpenHold<B> {
     cost: u64,
@@ -63,20 +63,20 @@ impl<B> OpenHolds<B> {
         saturate(self.held_tokens)
     }
 
-    /// When the last of them is over.
+    /// The time at which the last hold expires.
     pub(crate) fn last_expiry(&self) -> Timestamp {
         let last = self.by_expiry.last_key_value();
         last.map_or(Timestamp::ZERO, |(id, _)| self.expires_at(id))
     }
 
-    /// When a hold is over, as the clock shows it now.
+    /// The time at which a hold expires, on the clock as it is now.
     fn expires_at(&self, id: &HoldId) -> Timestamp {
         let late = (id.until + self.clock_set_ahead) - (Timestamp::ZERO + self.clock_set_back);
         Timestamp::ZERO + late
     }
 
-    /// How many tokens the state owes at least, and at which times, up to now: what is out doesn't drain, and
-    /// becomes less as holds expire.
+    /// The tokens that the state must owe at least, and at which times, up to now: outstanding tokens don't drain, and
+    /// become fewer as holds expire.
     pub(crate) fn held_until(&self, now: Timestamp) -> impl Iterator<Item = (Timestamp, u64)> {
         let mut out = self.held_tokens;
         let mut open = self.by_expiry.iter();
@@ -95,7 +95,7 @@ impl<B> OpenHolds<B> {
         })
     }
 
-    /// Forgets the holds that are over, once the state owes what they were.
+    /// Removes expired holds, once the state owes their tokens.
     pub(crate) fn remove_expired(&mut self, now: Timestamp) {
         while let Some(first) = self.by_expiry.first_key_value() {
             if self.expires_at(first.0) > now {
@@ -107,13 +107,13 @@ impl<B> OpenHolds<B> {
         }
     }
 
-    /// Counts from where a clock is that showed `from` and shows `to` now, once time has passed until then.
+    /// Follows a clock that showed `from` and shows `to` now, after holds were expired up to `from`.
     pub(crate) fn follow_clock_change(&mut self, from: Timestamp, to: Timestamp) {
         self.clock_set_back += from - to;
         self.clock_set_ahead += to - from;
     }
 
-    /// Keeps track of a booking until it is settled, or over.
+    /// Records a booking until it is settled or expires.
     pub(crate) fn open(&mut self, booked: B, cost: u64, until: Timestamp) -> HoldId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = HoldId {
@@ -132,7 +132,7 @@ impl<B> OpenHolds<B> {
         id
     }
 
-    /// Prolongs a hold until then; none if it was over already.
+    /// Extends a hold until then; `None` if it has expired.
     pub(crate) fn extend(&mut self, id: HoldId, until: Timestamp) -> Option<HoldId> {
         let OpenHold {
             cost,
@@ -142,7 +142,7 @@ impl<B> OpenHolds<B> {
         Some(self.open(booked, cost, until))
     }
 
-    /// Ends a hold: what it took. Nothing if it was over already.
+    /// Ends a hold, and returns its charge; `None` if it has expired.
     pub(crate) fn close(&mut self, id: HoldId) -> Option<(u64, B)> {
         let OpenHold {
             cost,
@@ -154,8 +154,8 @@ impl<B> OpenHolds<B> {
 }
 
 impl OpenHolds {
-    /// Follows a clock that showed `from` and shows `to` now: what was out stays out for as long as it had
-    /// left. What was taken before a clock that is set back went ahead is over.
+    /// Follows a clock that showed `from` and shows `to` now: outstanding tokens stay outstanding for their remaining
+    /// time. If the clock was set back, holds that were taken before it went ahead have expired.
     pub(crate) fn shift_clock<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,
@@ -167,7 +167,7 @@ impl OpenHolds {
         self.follow_clock_change(from, to);
     }
 
-    /// Brings the state up to this time: what is out doesn't drain, and holds that are over count as spent.
+    /// Advances the state to this time: outstanding tokens don't drain, and expired holds count as spent.
     pub(crate) fn expire_until<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,
@@ -180,7 +180,7 @@ impl OpenHolds {
         self.remove_expired(now);
     }
 
-    /// The state as it will be at a time, for one who only looks.
+    /// The state as it will be at a time, for a peek.
     pub(crate) fn ledger_at<A: Arithmetic>(
         &self,
         ledger: &Ledger<A>,
@@ -194,8 +194,8 @@ impl OpenHolds {
         ledger
     }
 
-    /// Ends a hold of which so much was spent: the rest is handed in, and what was spent beyond it is
-    /// owed. Nothing if it was over already: then all of it was spent.
+    /// Ends a hold of which `spent` tokens were spent: unspent tokens are refunded, and tokens beyond the estimate are
+    /// owed. It does nothing if the hold has expired: then all of it counts as spent.
     pub(crate) fn settle<A: Arithmetic>(
         &mut self,
         ledger: &mut Ledger<A>,

@@ -1,4 +1,4 @@
-//! One key of a keyed limiter, whichever table it is in: the handle, with the verbs.
+//! One key of a keyed limiter, for both kinds of tables: the handle, with the verbs.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::wait_queue::queue_limit::QueueLimit as _;
 use crate::{RateDenied, Reservation};
 use sealed::{KeyOperations as _, KeyTarget};
 
-/// One key of a [`KeyedLimiter`](crate::KeyedLimiter) or an [`StoredKeyLimiter`](crate::StoredKeyLimiter), hashed
-/// once, with the verbs of a [`Limiter`](crate::Limiter).
+/// One key of a [`KeyedLimiter`](crate::KeyedLimiter) or a [`StoredKeyLimiter`](crate::StoredKeyLimiter), hashed once,
+/// with the verbs of a [`Limiter`](crate::Limiter).
 ///
-/// A limiter's `key` makes one that borrows the limiter ([`keyed::TargetedKey`](crate::keyed::TargetedKey),
-/// [`exact_keyed::TargetedKey`](crate::exact_keyed::TargetedKey)). `key_owned` makes one that shares the limiter's `Arc`
-/// ([`keyed::OwnedKey`](crate::keyed::OwnedKey), [`exact_keyed::OwnedKey`](crate::exact_keyed::OwnedKey)):
-/// its reservations and waits borrow nothing, so they can live in a task. `at` puts either under another limit.
+/// A limiter's `key` makes a handle that borrows the limiter ([`keyed::Key`](crate::keyed::Key),
+/// [`stored_keys::Key`](crate::stored_keys::Key)). `key_owned` makes a handle that shares the limiter's `Arc`
+/// ([`keyed::OwnedKey`](crate::keyed::OwnedKey), [`stored_keys::OwnedKey`](crate::stored_keys::OwnedKey)): its
+/// reservations and waits borrow nothing, so they can be moved into a task. `at` selects another limit for either.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,13 +55,13 @@ pub(crate) mod sealed {
     use crate::key_table::TableFull;
     use crate::queued_limit::sealed::QueuedLimit;
 
-    /// Which key of which limiter a handle is for; the limiter is borrowed or shared.
+    /// The key and the limiter of a handle; the limiter is borrowed or shared.
     pub trait KeyTarget: Clone {
         type Key<'a>: KeyOperations
         where
             Self: 'a;
 
-        /// The key at the limit that is in force for it now.
+        /// The key at the limit in force for it now.
         fn key(&self) -> Self::Key<'_>;
 
         /// Charges and counts a request of this cost if it passes now.
@@ -71,15 +71,15 @@ pub(crate) mod sealed {
         fn nap_until(&self, at: Timestamp);
     }
 
-    /// What a table does to a key, beyond waiting for it.
+    /// The operations of a table on a key, besides waiting.
     pub trait KeyOperations: QueuedLimit {
         /// Counts a decision.
         fn count_decision(&self, allowed: bool);
 
-        /// Whether somebody may wait for the key.
+        /// Whether requests may be waiting for the key.
         fn is_marked(&self) -> bool;
 
-        /// The answer where others wait, which is counted; none if nobody does.
+        /// The counted decision if requests wait for the key; `None` if none wait.
         #[inline(always)]
         fn decision_if_queued(&self, now: Timestamp, cost: u64) -> Option<Decision> {
             if !self.is_marked() {
@@ -92,7 +92,7 @@ pub(crate) mod sealed {
             Some(told)
         }
 
-        /// Takes a cost now, or says why not.
+        /// Takes a cost now, or returns the denial.
         fn charge_now(&self, now: Timestamp, cost: u64) -> Result<ChargeTicket, Decision> {
             let booked = self.book_in_order(now, cost, Duration::ZERO);
             self.count_decision(booked.is_ok());
@@ -127,7 +127,7 @@ impl<P: KeyTarget> KeyHandle<P> {
         self.0.allow(cost)
     }
 
-    /// Decides one request, and says how much is left and when to come back.
+    /// Decides one request, and returns the remaining tokens and the time to retry.
     #[inline]
     pub fn check(&self) -> Decision {
         self.check_n(1)
@@ -146,12 +146,12 @@ impl<P: KeyTarget> KeyHandle<P> {
         self.0.key().check_at(now, cost)
     }
 
-    /// What is left, without charging anything.
+    /// The remaining tokens, without charging anything.
     pub fn peek(&self) -> Decision {
         self.check_n(0)
     }
 
-    /// What is left at a time on the limiter's clock.
+    /// The remaining tokens at a time on the limiter's clock, without charging anything.
     pub fn peek_at(&self, now: Timestamp) -> Decision {
         self.check_at(now, 0)
     }
@@ -159,9 +159,9 @@ impl<P: KeyTarget> KeyHandle<P> {
     /// Takes `cost` tokens, to be used after the reservation's delay.
     ///
     /// # Errors
-    /// [`RateDenied::ExceedsBurst`] if the cost is above the burst; [`RateDenied::TooFarAhead`] if it would act further ahead than the
-    /// limiter's longest wait, or than the algorithm can book (a sliding log: one window); [`RateDenied::Blocked`] if the key
-    /// is blocked; [`RateDenied::QueueFull`] if it is new and has no room.
+    /// [`RateDenied::ExceedsBurst`] if the cost is above the burst. [`RateDenied::TooFarAhead`] if it would act further
+    /// ahead than the limiter's longest wait, or than the algorithm can book (a sliding log: one window).
+    /// [`RateDenied::Blocked`] if the key is blocked. [`RateDenied::QueueFull`] if it is new and the table is full.
     ///
     /// ```
     /// use std::time::Duration;
@@ -172,9 +172,9 @@ impl<P: KeyTarget> KeyHandle<P> {
     ///     .clock(Manual::new())
     ///     .build()?;
     /// assert!(limiter.allow("user"));
-    /// let slot = limiter.key("user").reserve(1)?;
-    /// assert_eq!(slot.delay(), Duration::from_millis(100));
-    /// slot.cancel();
+    /// let reservation = limiter.key("user").reserve(1)?;
+    /// assert_eq!(reservation.delay(), Duration::from_millis(100));
+    /// reservation.cancel();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, RateDenied> {
@@ -202,10 +202,10 @@ impl<P: KeyTarget> KeyHandle<P> {
     }
 
     /// Refunds `tokens` to the key, whatever it was charged for, and at most what it has spent. A block stays.
-    /// [`peek`](Self::peek) tells what is left then.
+    /// [`peek`](Self::peek) returns the tokens that remain then.
     ///
-    /// A fixed window uncounts them in the window that is open, a sliding log strikes out the newest hits, and a sliding
-    /// counter takes them off its current window first.
+    /// A fixed window subtracts them from the window that is open, a sliding log removes the newest hits, and a sliding
+    /// counter subtracts them from its current window first.
     ///
     /// ```
     /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, clock::Manual};
@@ -224,8 +224,8 @@ impl<P: KeyTarget> KeyHandle<P> {
         self.0.key().refund(tokens);
     }
 
-    /// Takes `tokens` from the key though no request asked for them, at most until it is empty, by the rate
-    /// that it is at. A blocked key is left as it is.
+    /// Takes `tokens` from the key without a request, at most until none remain, at the rate in force for the key. A
+    /// blocked key stays unchanged.
     ///
     /// # Errors
     /// [`TableFull`] if the key is new and the table is full.
@@ -249,13 +249,13 @@ impl<P: KeyTarget> KeyHandle<P> {
         self.0.key().reset();
     }
 
-    /// Denies the key everything for this long, whatever its rate: checks, reservations and waits. A block is never
-    /// shortened, and no flood of other keys can push it out. What the key had spent before comes back meanwhile. A
-    /// [`KeyedLimiter`](crate::KeyedLimiter) has few bits for what remains after the block: it rounds that up, to at most
-    /// twice as much.
+    /// Denies every request of the key for this long, at every rate: checks, reservations and waits. A block is never
+    /// shortened, and other keys can't push it out of the table. Earlier charges drain meanwhile. A
+    /// [`KeyedLimiter`](crate::KeyedLimiter) has few bits for the debt that remains after the block: it rounds the debt
+    /// up, to at most twice as much.
     ///
     /// # Errors
-    /// [`TableFull`] if the key is new and the table is full, with the part that is kept for blocks.
+    /// [`TableFull`] if the key is new and the table is full, including the part that is reserved for blocks.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Parts that several tables of keys are built of: hashes, indexes, slabs and heaps.
+//! The building blocks of the key tables: hashes, indexes, slabs and heaps.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -15,7 +15,7 @@ pub(crate) mod hasher;
 pub(crate) mod slab;
 pub(crate) mod slot_index;
 
-/// The settings of a limiter by key, but for its clock; `S` are those that only one kind of table has.
+/// The settings of a keyed limiter, without its clock. `S` are the settings that only one kind of table has.
 #[derive(Debug)]
 pub struct TableSettings<S> {
     pub(crate) rate: Rate,
@@ -38,7 +38,7 @@ impl<S> TableSettings<S> {
         }
     }
 
-    /// The same settings of another table.
+    /// The same settings for another table.
     pub(crate) fn map_table<T>(self, table: impl FnOnce(S) -> T) -> TableSettings<T> {
         TableSettings {
             rate: self.rate,
@@ -52,27 +52,27 @@ impl<S> TableSettings<S> {
 }
 
 impl<S, C> WithClock<TableSettings<S>, C> {
-    /// What happens to new keys at the cap: [`WhenFull::SharedBucket`] unless said otherwise.
+    /// The policy for new keys in a full table; [`WhenFull::SharedBucket`] by default.
     pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self
     }
 
-    /// How far ahead a reservation may act: a minute unless said otherwise. A wait takes as long as it takes.
-    /// A key is active, and keeps its slot, until what it has booked is over.
+    /// How far ahead a reservation may act; a minute by default. It doesn't bound waits. A key is active, and keeps its
+    /// slot, until its reservations have expired.
     pub fn longest_wait(mut self, longest: Duration) -> Self {
         self.settings.longest_wait = longest;
         self
     }
 
-    /// How many may wait at once, on all keys together. The default is 65,536.
+    /// The most requests that may wait at the same time, on all keys together. The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self
     }
 }
 
-/// The key is new and the table has no slot for it, so nothing could be remembered.
+/// The key is new and the table has no slot for it, so nothing was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableFull {
     capacity: usize,
@@ -97,41 +97,40 @@ impl fmt::Display for TableFull {
 
 impl std::error::Error for TableFull {}
 
-/// A key that has something spent or is blocked; seen by `for_each_active` of a limiter by key.
+/// A key that has spent tokens or is blocked. The method `for_each_active` of a keyed limiter visits these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ActiveKey<K> {
-    /// The key itself; of a [`KeyedLimiter`](crate::KeyedLimiter), which doesn't keep it, its
-    /// [fingerprint](crate::KeyedLimiter::fingerprint).
+    /// The key itself. A [`KeyedLimiter`](crate::KeyedLimiter) doesn't store keys: it has the
+    /// [fingerprint](crate::KeyedLimiter::fingerprint) here.
     pub key: K,
-    /// How long until it is like a key that was never seen.
+    /// How long until the key is equivalent to one that was never seen.
     pub idle_after: Duration,
-    /// Whether it is blocked now.
+    /// Whether the key is blocked now.
     pub blocked: bool,
 }
 
-/// What a keyed limiter has counted. All but `slots` only grow.
+/// The counters of a keyed limiter. All but `slots` only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Checks of a cost above 0 that passed.
     pub allowed: u64,
-    /// Checks of a cost above 0 that were refused.
+    /// Checks of a cost above 0 that were denied.
     pub denied: u64,
     /// Checks of new keys for which there was no slot.
     pub overflowed: u64,
-    /// Active keys that were evicted, under [`WhenFull::EvictNearestIdle`](crate::UnsupportedWhenFull).
+    /// Active keys that were evicted, under [`WhenFull::EvictNearestIdle`](crate::WhenFull::EvictNearestIdle).
     pub evicted: u64,
-    /// Keys whose slot was taken over, or freed, once they were idle; but for those in a stash.
+    /// Keys whose slot was reused, or freed, once they were idle; keys in a stash don't count.
     pub expired: u64,
     /// Keys that an operator reset.
     pub reset: u64,
-    /// Keys, or slots of a table of fingerprints, that were looked at to find idle ones: the work of
-    /// expiry.
+    /// Keys, or slots of a table of fingerprints, that were examined for expiry.
     pub examined: u64,
     /// Keys that were moved to another slot, as the table grew or to make room.
     pub moved: u64,
-    /// Keys that were put into the stash, because their own lines were full.
+    /// Keys that were put into the stash, because their own cache lines were full.
     pub stashed: u64,
     /// Slots in use or ready for use now, of those that are reserved.
     pub slots: u64,

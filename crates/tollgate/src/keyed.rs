@@ -46,21 +46,20 @@ use table::Table;
 
 /// A limit for each key: users, addresses, API keys, any `Hash` value by reference.
 ///
-/// Each key's state is 16 bytes, a fingerprint and a TAT, four to a cache line, so a check touches
-/// one or two lines, takes no lock and allocates nothing. A key whose TAT lies in the past is the
-/// same as one never seen, so its slot is reused at any moment: there is no sweeper, and what is
-/// forgotten can't change a decision.
+/// The state of a key is 16 bytes, a fingerprint and a TAT, and four keys share a cache line. So a check touches
+/// one or two cache lines, takes no lock and allocates nothing. A key whose TAT lies in the past is equal to a key
+/// never seen, so its slot can be reused at any moment: there is no sweeper, and forgetting such a key can't change a
+/// decision.
 ///
-/// The capacity is the number of *active* keys (those with something spent) that are sure of a slot.
-/// Beyond it [`WhenFull`] says what happens to new keys; memory never grows past
-/// [`memory_bound`](Self::memory_bound), and keys that are there, blocked ones above all, stay.
+/// The capacity is the number of *active* keys (keys that have spent tokens) that are guaranteed a slot. Beyond it,
+/// [`WhenFull`] selects what happens to new keys. Memory never grows past [`memory_bound`](Self::memory_bound), and
+/// the keys in the table stay, blocked keys above all.
 ///
 /// # What a fingerprint means
-/// Keys are told apart by a 64-bit hash with a random seed. Two of n keys that are active at once
-/// share a limit with probability about n² / 2⁶⁵: 3 in 100 million for a million keys, 3 in a
-/// million for ten million, and times as much as it is asked with different rates. The seed is drawn from the system for each limiter and enters every step of
-/// the hash, so keys that share a limit can't be made up in advance; the hash is fast, not
-/// cryptographic.
+/// A key is identified by a 64-bit hash with a random seed. Two of n active keys share a limit with probability
+/// about n² / 2⁶⁵: 3 in 100 million for a million keys, 3 in a million for ten million. Keys at different rates
+/// multiply that by the number of rates. The seed is drawn from the system for each limiter and enters every step of
+/// the hash, so nobody can construct keys that share a limit. The hash is fast, not cryptographic.
 ///
 /// ```
 /// use std::net::Ipv4Addr;
@@ -85,12 +84,12 @@ pub struct KeyedLimiter<C: Clock = Monotonic, T = SingleRate> {
     at_cap: WhenFull,
     overflowed: AtomicU64,
     capacity: usize,
-    /// How far ahead a charge may act, in word units.
+    /// How far ahead a charge may act, in units of the word.
     longest_wait: u64,
     lines: KeyQueues<(), Option<RateInForce>>,
     waiting: WaiterCount,
     clock: C,
-    /// Which tiers keys are in.
+    /// Returns the tier of a key.
     tier_of: T,
 }
 
@@ -104,7 +103,7 @@ impl KeyedLimiter {
         built.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Chooses the policy at the cap, the clock, and the bounds on waiting.
+    /// Sets the policy for a full table, the clock, and the bounds on waiting.
     pub fn builder(rate: Rate, capacity: usize) -> Builder {
         Builder::new(rate, capacity)
     }
@@ -112,7 +111,7 @@ impl KeyedLimiter {
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Whether one request of this key passes now; it is charged if so.
-    // Always inlined: a call and the registers it saves are a tenth of the whole.
+    // Always inlined: the call and the registers that it saves would take a tenth of the time.
     #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline(always)]
     pub fn allow<K: Hash + ?Sized>(&self, key: &K) -> bool
@@ -134,7 +133,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         self.key(key).check()
     }
 
-    /// Decides a request of this key and cost. A cost of 0 peeks.
+    /// Decides a request of this key with this cost. A cost of 0 peeks.
     #[inline]
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision
     where
@@ -143,7 +142,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         self.key(key).check_n(cost)
     }
 
-    /// The tier that the function of the key says, if there is one.
+    /// The tier of the key, from the `tier_of` function, if the limiter has one.
     #[inline(always)]
     fn tier<K: ?Sized>(&self, key: &K) -> Option<RateInForce>
     where
@@ -153,9 +152,9 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         tier.map(|limit| RateInForce::of(limit, self.table.intervals()))
     }
 
-    /// Decides many requests at once: hashes and fetches the lines of sixteen at a time before the first
-    /// of them is decided, so that the waits for memory overlap. The decisions replace what `decisions` held,
-    /// in the same order.
+    /// Decides many requests in one call. It hashes and prefetches sixteen requests at a time before it decides the
+    /// first of them, so that the memory latencies overlap. The decisions replace the contents of `decisions`, in the
+    /// same order.
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, Rate};
@@ -204,12 +203,12 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         self.pace.rate()
     }
 
-    /// Changes the limiter's own rate; what keys have spent stays spent, as [`TargetedKey::at`] says.
+    /// Changes the limiter's own rate. Spent tokens stay spent, as [`Key::at`] says.
     ///
     /// # Errors
-    /// If GCRA can't represent the rate; then nothing changes.
+    /// If GCRA can't represent the rate. Nothing changes then.
     pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
-        // Before anything that was booked is taken back for it.
+        // Checked before any booking is cancelled, so that an error changes nothing.
         Algorithm::Gcra.check_rate(rate)?;
         let now = self.clock.now();
         let key = |fingerprint| {
@@ -219,7 +218,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 is_limiter_rate: true,
             })
         };
-        // Those who are due by now pass as before, and the others by what it is then.
+        // Waiters that are due by now pass at the old rate, the others are decided again at the new one.
         self.lines.visit_all(|fingerprint, (), state| {
             state.waits.advance(&key(fingerprint), now);
             state.waits.cancel_all_bookings(&key(fingerprint), now);
@@ -230,27 +229,27 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         Ok(())
     }
 
-    /// How many are waiting now, on all keys.
+    /// The number of requests that wait now, on all keys.
     pub fn waiters(&self) -> usize {
         self.waiting.current()
     }
 
-    /// The clock it reads.
+    /// The clock that the limiter reads.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 }
 
-/// How many requests of a batch are fetched ahead.
+/// How many requests of a batch are prefetched together.
 const BATCH_SIZE: usize = 16;
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
-    /// Whether a request passes now. Few instructions matter here, and that what is known stays in
-    /// registers: then the processor gets to the next key's lines while it waits for this one's.
+    /// Whether a request passes now. Few instructions and values kept in registers matter here: they let the processor
+    /// start on the next key's cache lines while it waits for this key's.
     #[inline(always)]
     fn admit(&self, key: u64, tier: Option<RateInForce>, cost: u64) -> bool {
-        // Where the lines are doesn't depend on the rate: that and the clock are read while they are on
-        // their way.
+        // The cache lines of a key don't depend on the rate, so the rate and the clock are read while the lines are
+        // being fetched.
         let place = self.table.candidates(key);
         let (pace, tag) = match tier {
             Some(RateInForce { pace, tag, .. }) => (pace, tag),
@@ -279,7 +278,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         }
     }
 
-    /// The same for a key that is new, elsewhere, or charged by another thread.
+    /// As [`admit`](Self::admit), for a key that is new, moved, or charged by another thread.
     #[cold]
     #[inline(never)]
     fn admit_slowly(&self, fingerprint: u64, pace: GcraParams, now: TableTime, cost: u64) -> bool {
@@ -287,7 +286,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         key.charge(now, cost).outcome == Outcome::Allowed
     }
 
-    /// Whether it passes, if somebody waits for the key.
+    /// Whether a request passes, if requests wait for the key.
     #[cold]
     #[inline(never)]
     fn passes_in_order(&self, fingerprint: u64, pace: GcraParams, cost: u64) -> Option<bool> {
@@ -296,7 +295,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         Some(told.is_allowed())
     }
 
-    /// A key to decide about, not to tell of.
+    /// A key for deciding alone; its tier isn't reported.
     fn key_at_params(&self, fingerprint: u64, pace: GcraParams) -> KeyAtRate<'_, C, T> {
         let in_force = RateInForce {
             pace,
@@ -315,7 +314,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         KeyAtRate { limiter: self, key }
     }
 
-    /// What the policy says about a new key for which there is no slot.
+    /// Applies the policy for a full table to a new key.
     #[cold]
     #[inline(never)]
     fn charge_when_full(&self, ask: &ChargeRequest<'_>) -> WordDecision {
@@ -328,7 +327,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 ..fresh
             },
             WhenFull::SharedBucket => self.charge_shared(ask),
-            // Even an evicting table is full if all of a key's slots are blocked keys'.
+            // An evicting table is full, too, if all candidate slots of the key belong to blocked keys.
             WhenFull::DenyNew | WhenFull::EvictNearestIdle => WordDecision {
                 outcome: Outcome::Denied,
                 wait: ask.pace.interval,
@@ -350,7 +349,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             }
             let judged = KeyWord(word).evaluate(ask.pace, ask.now(), ask.cost);
             let taken = slot::is_passed(&judged, &ask);
-            // One lone word, as in a limiter of one key: only its order with the anchor matters.
+            // Relaxed is enough, as in a limiter of one key: the word publishes nothing else. Only its order with
+            // the anchor matters, which the Acquire load above gives.
             if !taken
                 || shared
                     .compare_exchange(word, judged.after.0, Ordering::Relaxed, Ordering::Relaxed)
@@ -366,9 +366,9 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     }
 }
 
-/// What operators see of the whole table.
+/// Methods for operators, over the whole table.
 impl<C: Clock, T> KeyedLimiter<C, T> {
-    /// How many keys are active now. Scans the whole table: for operators, not for requests.
+    /// The number of active keys. It scans the whole table: for operators, not for requests.
     pub fn len(&self) -> usize {
         let now = self.table.table_time(self.clock.now());
         let mut count = 0;
@@ -378,14 +378,13 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         count
     }
 
-    /// Whether no key is active now. Scans as [`len`](Self::len) does.
+    /// Whether no key is active now. It scans as [`len`](Self::len) does.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Visits every key that is active now. Scans the whole table, a shard at a time, and holds
-    /// new keys of that shard up while it is copied, but not while they are visited: `each` may take
-    /// its time, and call this limiter.
+    /// Visits every key that is active now. It scans the whole table, a shard at a time. New keys of a shard wait while
+    /// the shard is copied, but not while its keys are visited: `each` may take its time, and may call this limiter.
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, Rate, clock::Manual};
@@ -416,25 +415,25 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         }
     }
 
-    /// What tells this key from others, at whatever rate: 54 bits of its hash.
+    /// Identifies this key, at any rate: 54 bits of its hash.
     pub fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         self.hasher.fingerprint(key) & KEY_BITS
     }
 
-    /// How many active keys are sure of a slot.
+    /// How many active keys are guaranteed a slot.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The most bytes the table ever uses, rounded up to whole pages by the system: about 25 a key of
-    /// the capacity, with what is spare and a stash of a 50th, and 16 kB for the rates. Below 32,768
-    /// keys, where there is one shard, it is 136 a key, 4.5 MB at most, so that threads seldom write
-    /// to the same cache line. Memory is reserved at once, but used only as keys come.
+    /// The most bytes that the table ever uses; the system rounds it up to whole pages. It is about 25 bytes a key of
+    /// the capacity, spare slots and a stash of a 50th included, and 16 kB for the rates. Below 32,768 keys the table
+    /// has one shard and takes 136 bytes a key, 4.5 MB at most, so that threads seldom write to the same cache line.
+    /// The address space is reserved immediately, but memory is used only as keys come.
     pub fn memory_bound(&self) -> usize {
         self.table.reserved_bytes()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
         let mut stats = Stats {

@@ -1,4 +1,4 @@
-//! `Lanes`: one rate in priority lanes, each with a guaranteed share, the rest lent.
+//! `Lanes`: one rate in priority lanes. Each lane has a guaranteed share, and unused tokens are lent.
 
 use std::fmt;
 
@@ -17,12 +17,12 @@ use lane_shares::LaneShares;
 
 /// One rate in priority lanes.
 ///
-/// Each lane is guaranteed its share, whatever the others do: within it a request always passes.
-/// What lanes leave unused is lent to those that want more, the highest first: while somebody waits in
-/// a lane, no lower lane borrows. All lanes together keep to the rate and its burst. The lane that was
-/// added first is the highest. A cost above its lane's part of the burst never passes.
+/// Each lane has a guaranteed share: within it a request always passes, whatever the other lanes do. Unused tokens are
+/// lent to lanes that want more, the highest first: while a request waits in a lane, no lower lane borrows. All lanes
+/// together keep to the rate and its burst. The lane that was added first is the highest. A cost above its lane's part
+/// of the burst never passes.
 ///
-/// Requests are decided now ([`allow`](Lane::allow), [`check`](Lane::check)) or wait their turn
+/// Requests are decided now ([`allow`](Lane::allow), [`check`](Lane::check)) or wait in a queue
 /// ([`acquire`](Lane::acquire)), first come first served within a lane.
 ///
 /// ```
@@ -57,7 +57,7 @@ pub struct Lanes<C: Clock = Monotonic> {
     queue: SharedWaitQueue<LaneShares, C>,
 }
 
-/// One lane of [`Lanes`], with the verbs of a limiter; made by [`Lanes::lane`].
+/// One lane of [`Lanes`], with the verbs of a limiter. [`Lanes::lane`] returns it.
 ///
 /// ```
 /// use tollgate::{Lanes, Rate, clock::Manual};
@@ -75,7 +75,7 @@ pub struct Lane<'a, C: Clock = Monotonic> {
 }
 
 impl Lanes {
-    /// Starts without a lane; add them highest first.
+    /// Starts without a lane; add lanes from the highest to the lowest.
     pub const fn builder(rate: Rate) -> Builder {
         Builder::new(rate)
     }
@@ -93,12 +93,12 @@ impl<C: Clock> Lanes<C> {
         (0..self.names.len()).filter_map(|number| self.lane_at(number))
     }
 
-    /// How many wait in all lanes.
+    /// The number of waiting requests in all lanes.
     pub fn waiters(&self) -> usize {
         self.queue.read(|queue| queue.waiting())
     }
 
-    /// The clock that they read.
+    /// The clock that the lanes read.
     pub const fn clock(&self) -> &C {
         self.queue.clock()
     }
@@ -113,13 +113,13 @@ impl<C: Clock> Lanes<C> {
 }
 
 impl<'a, C: Clock> Lane<'a, C> {
-    /// What it is called.
+    /// The name of the lane.
     pub fn name(&self) -> &'a str {
         let number = usize::try_from(self.number).unwrap_or(usize::MAX);
         &self.lanes.names[number]
     }
 
-    /// What it is guaranteed.
+    /// The guaranteed rate of the lane.
     ///
     /// ```
     /// use tollgate::{Lanes, Rate};
@@ -153,18 +153,18 @@ impl<'a, C: Clock> Lane<'a, C> {
         self.check_n(1)
     }
 
-    /// Decides a request of this cost. `retry_after` is this lane's, by its share or by what others
-    /// leave if nobody else comes; limit, remaining and `reset_after` are those of all lanes together.
+    /// Decides a request of this cost. `retry_after` is the wait in this lane, if no other request comes. The limit,
+    /// the remaining tokens and `reset_after` are those of all lanes together.
     pub fn check_n(&self, cost: u64) -> Decision {
         self.lanes.queue.check(&self.number, cost)
     }
 
-    /// Waits for one token, behind those who wait in this lane.
+    /// Waits for one token, behind the waiters of this lane.
     pub fn acquire(&self) -> QueuedAcquire<'a, LaneShares, C> {
         self.acquire_n(1)
     }
 
-    /// Waits for this many tokens, behind those who wait in this lane.
+    /// Waits for this many tokens, behind the waiters of this lane.
     ///
     /// ```
     /// use std::time::Duration;
@@ -175,16 +175,16 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// let b = lanes.lane("b").expect("was added");
     /// assert_eq!(b.acquire_n(4).wait_blocking(), Ok(Duration::ZERO));
     /// // The other lane is full, so all that comes in is there to be borrowed: 10 a second.
-    /// let refused = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
-    /// assert_eq!(refused.decision().wait_or_max(), Duration::from_millis(100));
+    /// let denied = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
+    /// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
+    /// assert_eq!(denied.decision().wait_or_max(), Duration::from_millis(100));
     /// # Ok::<(), tollgate::lanes::LanesError>(())
     /// ```
     pub fn acquire_n(&self, cost: u64) -> QueuedAcquire<'a, LaneShares, C> {
         QueuedAcquire::new(&self.lanes.queue, self.number, cost)
     }
 
-    /// How many wait in this lane.
+    /// The number of waiting requests in this lane.
     pub fn waiters(&self) -> usize {
         let number = self.number;
         self.lanes

@@ -10,36 +10,36 @@
 //! }
 //! let decision = limiter.check_n(5); // remaining, retry_after, reset_after
 //! assert_eq!(decision.limit, 200);
-//! let slot = limiter.reserve(5)?; // look at slot.delay(), then wait for it, or cancel
-//! slot.cancel();
-//! limiter.acquire().wait_blocking()?; // pace politely, first come first served
+//! let reservation = limiter.reserve(5)?; // read reservation.delay(), then wait or cancel
+//! reservation.cancel();
+//! limiter.acquire().wait_blocking()?; // first come first served
 //! # Ok::<(), tollgate::RateDenied>(())
 //! ```
 //!
-//! Waits are awaited on any executor: `limiter.acquire().await?`, `slot.wait().await`.
+//! Any executor can await a wait: `limiter.acquire().await?`, `reservation.wait().await`.
 //!
-//! Which verb?
+//! Which verb to use:
 //!
 //! | you want | verb |
 //! |---|---|
-//! | to drop or reject what is too much | [`allow`](Limiter::allow), [`check`](Limiter::check) |
-//! | to slow down until it fits | [`acquire`](Limiter::acquire) |
-//! | to know the delay first, and maybe think again | [`reserve`](Limiter::reserve) |
+//! | to deny a request that exceeds the limit | [`allow`](Limiter::allow), [`check`](Limiter::check) |
+//! | to wait until the request fits | [`acquire`](Limiter::acquire) |
+//! | to know the delay before you decide to wait | [`reserve`](Limiter::reserve) |
 //!
-//! How many at once, instead of how often, is what [`ConcurrencyLimiter`] limits.
+//! [`ConcurrencyLimiter`] limits how many requests are in flight, instead of how often they come.
 //!
-//! A refusal is a value: [`Decision`] or [`RateDenied`]. Short forms read the limiter's [`Clock`];
-//! `*_at` forms take the time. A [`Limiter`] is GCRA in one atomic word unless
-//! [`builder`](Limiter::builder) says otherwise.
+//! A denial is a value: [`Decision`] or [`RateDenied`]. The short forms read the limiter's [`Clock`];
+//! the `*_at` forms take the time. A [`Limiter`] is GCRA in one atomic word, unless
+//! [`builder`](Limiter::builder) selects another algorithm.
 //!
-//! Here are the limits themselves and the words that all of them share. What belongs to one of them is in
-//! the module of its name: its builder, handles, permits, statistics and errors ([`keyed::TargetedKey`],
-//! [`concurrency::Permit`], [`stack::CostReservation`]); what is awaited is in [`wait`].
+//! The crate root has the limiters and the types that they share. The module of each limiter has its builder,
+//! handles, permits, statistics and errors ([`keyed::Key`], [`concurrency::Permit`],
+//! [`stack::CostReservation`]). The module [`wait`] has the futures.
 //!
 //! # Features
 //! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.
-//! * `quota`: totals over days, weeks and months, kept in a file: `QuotaLimiter`.
-//! * `tokio`: waits inside a tokio runtime end on its timer; and the clock `clock::Tokio`.
+//! * `quota`: totals over days, weeks and months, saved in a file: `QuotaLimiter`.
+//! * `tokio`: waits inside a tokio runtime use tokio's timer; adds the clock `clock::Tokio`.
 
 #![deny(unsafe_code)]
 
@@ -66,7 +66,7 @@ mod sharding;
 pub mod snapshot;
 pub mod stack;
 pub mod stored_keys;
-/// Not of limits, but what the crates of this project count by.
+/// Counters that the crates of this project share; they are no limits.
 #[doc(hidden)]
 pub mod striped_counters;
 mod sync;
@@ -101,21 +101,21 @@ pub use tree::ClassTree;
 pub use wait_error::RateDenied;
 pub use when_full::WhenFull;
 
-/// What the crates of this project lock and wake by.
+/// Lock and wake-up helpers that the crates of this project share.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::patience::thread_waker;
     pub use crate::sync::ignore_poison;
 }
 
-/// What only models of the crate's own protocols see.
+/// Protocols of this crate that only model checkers see.
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod models {
     pub use crate::clock::upkeep::UpkeepState;
 }
 
-/// The examples of `docs/guides/testing.md`, of which one has tokio's time.
+/// The examples of `docs/guides/testing.md`. One of them uses tokio's time.
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../docs/testing.md")]
 struct Testing;

@@ -28,8 +28,8 @@ pub use crate::clock::DefaultClock;
 
 /// One limit, shared by any number of threads and tasks.
 ///
-/// It is GCRA in one atomic word unless [`builder`](Self::builder) says otherwise: lock-free, no
-/// allocation, and a denial writes nothing. Share it by reference or in an `Arc`.
+/// The algorithm is GCRA in one atomic word, unless [`builder`](Self::builder) selects another: lock-free, without
+/// allocations, and a denial writes nothing. Share the limiter by reference or in an `Arc`.
 ///
 /// ```
 /// use tollgate::{Limiter, Rate, clock::Manual};
@@ -51,7 +51,7 @@ pub struct Limiter<C: Clock = Monotonic> {
 }
 
 impl Limiter {
-    /// A limit that starts full, on the default clock.
+    /// A limit that starts with a full burst, on the default clock.
     ///
     /// # Panics
     /// If GCRA can't represent the rate: outside 10⁻¹⁵ to 3·10¹⁰ a second, or burst × interval
@@ -60,10 +60,10 @@ impl Limiter {
         Self::with_clock(rate, Monotonic::new())
     }
 
-    /// A limit that starts full, on the default clock.
+    /// A limit that starts with a full burst, on the default clock.
     ///
     /// # Errors
-    /// If GCRA can't represent the rate; the error says what can.
+    /// If GCRA can't represent the rate. The error names the bound and an alternative.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate};
@@ -79,7 +79,7 @@ impl Limiter {
         Self::builder(rate).build()
     }
 
-    /// Chooses algorithm, clock, start, stripes and the bound on waiters.
+    /// Sets the algorithm, the clock, the initial state, the stripes and the bound on waiters.
     ///
     /// ```
     /// use tollgate::{Algorithm, Limiter, Rate};
@@ -96,7 +96,7 @@ impl Limiter {
 }
 
 impl<C: Clock> Limiter<C> {
-    /// A limit that starts full, on this clock.
+    /// A limit that starts with a full burst, on this clock.
     ///
     /// # Panics
     /// As [`new`](Limiter::new).
@@ -125,7 +125,8 @@ impl<C: Clock> Limiter<C> {
         self.cell.allow(now, cost)
     }
 
-    // What callers do who have seen the mark is kept out of line: the others need neither stack nor call.
+    // The queued paths below are `#[cold]` and never inlined: without waiters, a check needs no stack frame and no
+    // call.
 
     #[cold]
     #[inline(never)]
@@ -136,7 +137,7 @@ impl<C: Clock> Limiter<C> {
         }
     }
 
-    /// Decides one request, and says how much is left and when to come back.
+    /// Decides one request, and returns the remaining tokens and the time to retry.
     #[inline]
     pub fn check(&self) -> Decision {
         self.check_n(1)
@@ -162,31 +163,31 @@ impl<C: Clock> Limiter<C> {
     fn check_queued(&self, now: Timestamp, cost: u64) -> Decision {
         match self.decision_behind_waiters(now, cost) {
             Some(behind) => behind,
-            // A look at a later time takes into account what will be out by then.
+            // A peek at a later time must count outstanding charges as of that time; `cell.check` doesn't.
             None if cost == 0 => self.peek_unqueued(now, 0),
             None => self.cell.check(now, cost),
         }
     }
 
-    /// What is left, without charging anything.
+    /// The remaining tokens, without charging anything.
     pub fn peek(&self) -> Decision {
         self.check_n(0)
     }
 
-    /// What is left at a time on the limiter's clock.
+    /// The remaining tokens at a time on the limiter's clock, without charging anything.
     pub fn peek_at(&self, now: Timestamp) -> Decision {
         self.check_at(now, 0)
     }
 
-    /// Tokens there now, for people to read: with fractions and negative in debt, except in windows
-    /// and logs, which have whole ones and no debt; infinite when nothing is limited.
+    /// The tokens available now, for display: fractional, negative in debt, and infinite when unlimited. Windows and
+    /// logs have whole tokens and no debt.
     pub fn tokens(&self) -> f64 {
         self.cell.tokens(self.clock.now(), self.line.outstanding())
     }
 
-    // Reserve: take now, act later.
+    // Reserve: charge now, use later.
 
-    /// Takes `cost` tokens now, however long it takes until they may be used.
+    /// Takes `cost` tokens now, to be used after the reservation's delay, however long that is.
     ///
     /// # Errors
     /// [`RateDenied::ExceedsBurst`] if the cost is above the burst; [`RateDenied::TooFarAhead`] if the algorithm
@@ -214,8 +215,8 @@ impl<C: Clock> Limiter<C> {
     /// use tollgate::{Limiter, Rate};
     ///
     /// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
-    /// let slot = limiter.reserve_owned(2)?;
-    /// std::thread::spawn(move || slot.wait_blocking()).join().unwrap();
+    /// let reservation = limiter.reserve_owned(2)?;
+    /// std::thread::spawn(move || reservation.wait_blocking()).join().unwrap();
     /// # Ok::<(), tollgate::RateDenied>(())
     /// ```
     pub fn reserve_owned(
@@ -226,7 +227,7 @@ impl<C: Clock> Limiter<C> {
         Ok(Reservation::new(Arc::clone(self), ticket))
     }
 
-    // Wait: come back when it fits.
+    // Wait: sleep until the request fits.
 
     /// Waits for one token, first come first served. Await it, or call
     /// [`wait_blocking`](Acquire::wait_blocking).
@@ -259,7 +260,7 @@ impl<C: Clock> Limiter<C> {
         Acquire::new(Arc::clone(self), cost)
     }
 
-    /// How many are waiting now.
+    /// The number of requests that wait now.
     pub fn waiters(&self) -> usize {
         self.waiting.current()
     }
@@ -274,7 +275,7 @@ impl<C: Clock> Limiter<C> {
     /// Changes the rate and keeps what was spent.
     ///
     /// # Errors
-    /// If the algorithm can't represent the rate; then nothing changes.
+    /// If the algorithm can't represent the rate. Nothing changes then.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, clock::Manual};
@@ -294,7 +295,7 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// As [`set_rate`](Self::set_rate).
     pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
-        // Before anything that was booked is taken back for it.
+        // Checked before `change_cell` cancels bookings, so that an error changes nothing.
         self.cell.check_rate(rate)?;
         self.change_cell(now, || self.cell.change_rate(now, |_| rate))
     }
@@ -317,12 +318,12 @@ impl<C: Clock> Limiter<C> {
         self.change_cell(now, || self.cell.change_rate(now, with))
     }
 
-    /// Whether it limits.
+    /// Whether the limit is enforced or bypassed.
     pub fn switch(&self) -> Switch {
         self.cell.switch()
     }
 
-    /// Switches the limit off in an emergency, or on again.
+    /// Bypasses the limit in an emergency, or enforces it again.
     ///
     /// ```
     /// use tollgate::{Limiter, Rate, limiter::Switch};
@@ -337,9 +338,9 @@ impl<C: Clock> Limiter<C> {
         self.change_cell(now, || self.cell.set_switch(now, switch));
     }
 
-    /// Changes the limit. Waiters whose turn has come by now pass by the old limit, all others by the new one.
+    /// Changes the limit. Waiters that are due by now pass under the old limit, all others under the new one.
     fn change_cell<T>(&self, now: Timestamp, change: impl FnOnce() -> T) -> T {
-        // A waiter that comes meanwhile must not miss the change, whether its mark is seen here or not.
+        // A waiter that joins meanwhile must see the change, so the lock is taken even if no mark is visible.
         self.visit(None, |state| {
             state.waits.advance(&self, now);
             state.waits.cancel_all_bookings(&self, now);
@@ -349,7 +350,7 @@ impl<C: Clock> Limiter<C> {
         })
     }
 
-    /// The clock it reads.
+    /// The clock that the limiter reads.
     pub fn clock(&self) -> &C {
         &self.clock
     }

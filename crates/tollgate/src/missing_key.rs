@@ -1,12 +1,12 @@
-//! What happens to a request that lacks the key it should be limited by.
+//! The policy for a request that lacks the key of its limit.
 
 use std::fmt;
 
-/// What happens to a request that lacks the key it should be limited by: one choice for rules of a policy
-/// (`on_missing_key`) and for middleware.
+/// The policy for a request that lacks the key of its limit. Rules of a policy (`on_missing_key`) and middleware share
+/// it.
 ///
-/// Another key to fall back to isn't part of this choice: a list of keys (`key: {first: [user, ip]}`, `keys::first`) names it, and
-/// this applies to requests that have none of them.
+/// A fallback to another key is no part of it: a list of keys (`key: {first: [user, ip]}`, `keys::first`) names the
+/// fallback, and this policy applies to requests that have none of the keys.
 ///
 /// ```
 /// use tollgate::OnMissingKey;
@@ -15,9 +15,9 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnMissingKey {
-    /// It passes: the limit doesn't apply to it.
+    /// The request passes: the limit doesn't apply to it.
     Pass,
-    /// It is denied.
+    /// The request is denied.
     Deny,
     /// All requests without a key share one counter.
     OneCounter,
@@ -27,7 +27,7 @@ impl OnMissingKey {
     /// Every choice.
     pub const ALL: [Self; 3] = [Self::Pass, Self::Deny, Self::OneCounter];
 
-    /// The word for it in a policy.
+    /// The word for this choice in a policy file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",

@@ -1,4 +1,4 @@
-//! How long a wait may take, and how a thread that waits is woken.
+//! The longest duration of a wait, and the wake-up of a waiting thread.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -9,20 +9,20 @@ use tollgate_core::Timestamp;
 use crate::clock_steps::CLOCK_SLACK;
 use crate::sync::{Thread, current_thread};
 
-/// How many may wait on one limiter, unless said otherwise.
+/// The default for how many requests may wait on one limiter.
 pub(crate) const DEFAULT_MAX_WAITERS: usize = 65_536;
 
-/// How long a wait may take.
+/// The longest duration of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitLimit {
-    /// The caller hasn't said.
+    /// The caller set none.
     Default,
     Timeout(Duration),
     Deadline(Timestamp),
 }
 
 impl WaitLimit {
-    /// Until when it lasts, if that was said.
+    /// The deadline of the wait, if there is one.
     pub(crate) fn deadline(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Default => None,
@@ -32,7 +32,7 @@ impl WaitLimit {
     }
 }
 
-/// Until when a waiter waits, by a clock that may be set back meanwhile.
+/// The deadline of a waiter, on a clock that may be set back meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockAwareDeadline {
     at: Timestamp,
@@ -44,7 +44,7 @@ impl ClockAwareDeadline {
         Self { at, last_seen: now }
     }
 
-    /// The deadline, now that the clock shows this. It moves with a clock that was set back.
+    /// The deadline when the clock shows `now`. It moves with a clock that was set back.
     pub(crate) fn at(&mut self, now: Timestamp) -> Timestamp {
         if self.last_seen - now > CLOCK_SLACK {
             self.at = self.at.shifted(self.last_seen, now);

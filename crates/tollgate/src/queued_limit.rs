@@ -1,11 +1,11 @@
-//! What reservations and waits need of the limit they came from: a limiter, or one key of a keyed one.
+//! The interface of a limit to reservations and waits: a limiter, or one key of a keyed limiter.
 
 use std::fmt;
 
-/// Where a [`Reservation`](crate::Reservation) or a wait was made: `&Limiter`, a key of a `&KeyedLimiter`, or
-/// one of those in an `Arc`, to live in a task.
+/// The limit of a [`Reservation`](crate::Reservation) or a wait: `&Limiter`, a key of a `&KeyedLimiter`, or one of
+/// those in an `Arc`, for use in a task.
 ///
-/// The trait is sealed: it is there to be named, not to be implemented.
+/// The trait is sealed: you can name it in bounds, but not implement it.
 pub trait LimitHandle: Clone + fmt::Debug + sealed::LimitPointer {}
 
 impl<H: Clone + fmt::Debug + sealed::LimitPointer> LimitHandle for H {}
@@ -31,7 +31,7 @@ pub(crate) mod sealed {
 
         fn limit(&self) -> Self::Limit<'_>;
 
-        /// Sleeps by the limit's clock, without a look at the limit itself where that costs something.
+        /// Sleeps by the limit's clock. Implementors avoid a lookup of the limit where that is costly.
         fn park_until_woken(&self, at: Timestamp) {
             self.limit().clock().park_until_woken(at);
         }
@@ -52,16 +52,16 @@ pub(crate) mod sealed {
         }
     }
 
-    /// A limit with its line: requests that come here are decided after those that wait.
+    /// A limit with its queue: new requests are decided after the waiters.
     pub trait QueuedLimit:
         QueueLimit + WaitQueue<Waits = FifoQueue<<Self as QueueLimit>::Terms>>
     {
-        /// The rate that this caller asks at.
+        /// The terms (such as the rate) of this caller's charges.
         fn charge_terms(&self) -> Self::Terms;
 
         fn waiting(&self) -> &WaiterCount;
 
-        /// Visits the line if a waiter may be in it.
+        /// Visits the queue if a waiter may be in it.
         fn visit_if_any<T>(
             &self,
             change: impl FnOnce(&mut QueueState<FifoQueue<Self::Terms>>) -> T,
@@ -71,16 +71,16 @@ pub(crate) mod sealed {
             self.clock().now()
         }
 
-        /// Keeps what is out from draining until now, where the limit doesn't do that by itself.
+        /// Keeps outstanding tokens from draining until now, if the limit doesn't do that itself.
         fn keep_outstanding(&self, waits: &mut FifoQueue<Self::Terms>, now: Timestamp) {
             let _ = (waits, now);
         }
 
-        /// What a request that comes now is told, if others wait.
+        /// The decision for a request that comes now, if others wait.
         #[cold]
         #[inline(never)]
         fn decision_behind_waiters(&self, now: Timestamp, cost: u64) -> Option<Decision> {
-            // A look at a later time must not let waiters pass before the clock shows it.
+            // A peek at a later time must not let waiters pass before the clock shows that time.
             let by = match cost {
                 0 => now.min(self.now()),
                 _ => now,
@@ -97,7 +97,7 @@ pub(crate) mod sealed {
             })?
         }
 
-        /// Decides without charging, and without any effect, past the line.
+        /// Decides without charging, without any effect, and without regard to the queue.
         fn peek_unqueued(&self, now: Timestamp, cost: u64) -> Decision;
 
         /// Decides without charging.
@@ -106,7 +106,7 @@ pub(crate) mod sealed {
             behind.unwrap_or_else(|| self.peek_unqueued(now, cost))
         }
 
-        /// Reserves if the wait is within `patience`. Those who wait are charged first.
+        /// Reserves if the wait is within `patience`. The waiters in the queue are charged first.
         fn book_in_order(
             &self,
             now: Timestamp,
@@ -120,7 +120,7 @@ pub(crate) mod sealed {
                 self.keep_outstanding(&mut state.waits, now);
                 let told = match state.waits.decision_behind_waiters(&request) {
                     Some(told) => told,
-                    // What is booked behind a reservation that the line keeps, the line keeps too.
+                    // Behind a reservation that is in the queue, a further reservation goes into the queue, too.
                     None if !state.waits.has_no_claims() && !patience.is_zero() => {
                         self.peek_unqueued(now, cost)
                     }
@@ -153,7 +153,7 @@ pub(crate) mod sealed {
                 RateDenied::DeadlineExceeded(decision) if self.is_blocked(now) => {
                     RateDenied::Blocked(decision)
                 }
-                // It isn't for how far ahead it would be: there is no room for the state of a new key.
+                // The distance isn't the reason: the table is full, so a new key can't be stored.
                 RateDenied::DeadlineExceeded(decision)
                     if decision.wait_or_max() <= self.max_booking_delay() =>
                 {
@@ -164,7 +164,7 @@ pub(crate) mod sealed {
             })
         }
 
-        /// Gives back what nobody else relies on; that may let a waiter pass.
+        /// Refunds the part that no later charge relies on. That may let a waiter pass.
         fn cancel_in_order(&self, now: Timestamp, ticket: &ChargeTicket) {
             if let ChargeTicket::InLine { number, at } = *ticket {
                 self.visit_if_any(|state| {
@@ -178,8 +178,8 @@ pub(crate) mod sealed {
             });
         }
 
-        /// Gives back tokens that no ticket is for. What was booked before can't be taken back after that, so it is taken back
-        /// first: nobody who waits is booked any more, and whoever is first gets them.
+        /// Refunds tokens without a ticket. Earlier bookings can't be cancelled after that, so the bookings of waiters
+        /// are cancelled first, and the first waiter gets the tokens.
         fn refund_in_order(&self, now: Timestamp, refund: impl Fn()) {
             self.visit_if_any(|state| {
                 state.waits.advance(self, now);
@@ -188,12 +188,12 @@ pub(crate) mod sealed {
             self.change_and_notify(now, refund);
         }
 
-        /// A reservation isn't cancelled any more.
+        /// Records that a reservation will no longer be cancelled.
         fn end_reservation(&self, number: u64, at: Timestamp) {
             self.visit_if_any(|state| state.waits.end_reservation(number, at));
         }
 
-        /// Forgets what was spent and booked, so that waiters pass by what there is then.
+        /// Forgets charges and bookings, so that waiters pass by the fresh state.
         fn reset_in_order(&self, now: Timestamp, reset: impl Fn()) {
             self.change_and_notify(now, reset);
             self.visit_if_any(|state| {
@@ -202,7 +202,8 @@ pub(crate) mod sealed {
             });
         }
 
-        /// Whether one that comes now to wait might pass by this time, by what was booked and nobody needs any more.
+        /// Whether a request that joins the queue now may pass by this time, thanks to bookings that are no longer
+        /// needed.
         #[cold]
         fn may_pass_before(&self, now: Timestamp, cost: u64, deadline: Timestamp) -> bool {
             let visited = self.visit_if_any(|state| {
@@ -214,10 +215,10 @@ pub(crate) mod sealed {
             visited.unwrap_or(false)
         }
 
-        /// Makes a change that may let waiters pass sooner.
+        /// Makes a change that may let waiters pass earlier.
         fn change_and_notify(&self, now: Timestamp, change: impl Fn()) {
             let visited = self.visit_if_any(|state| {
-                // Waiters whose turn has come by now pass as things stood before.
+                // Waiters that are due by now pass under the state before the change.
                 state.waits.advance(self, now);
                 change();
                 self.keep_outstanding(&mut state.waits, now);
@@ -225,14 +226,14 @@ pub(crate) mod sealed {
             });
             if visited.is_none() {
                 change();
-                // A waiter sets the mark, then a fence, then looks: so either it sees the change, or its mark
-                // is seen here.
+                // A waiter sets the mark, then fences, then reads the state. So either it sees this change, or this
+                // thread sees its mark.
                 fence(Ordering::SeqCst);
                 self.visit_if_any(|state| state.waits.recheck_first(self));
             }
         }
 
-        /// Passes, or takes a place in line.
+        /// Passes, or joins the queue.
         fn join_queue(
             &self,
             now: Timestamp,

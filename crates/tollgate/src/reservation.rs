@@ -1,4 +1,4 @@
-//! A slot that was taken ahead of its time: wait for it, or give it back.
+//! Tokens that were taken ahead of time: wait for them, or cancel them.
 
 use std::time::Duration;
 #[cfg(not(any(loom, shuttle)))]
@@ -16,14 +16,14 @@ use crate::wait_queue::waiter_count::WaiterGuard;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///
-/// Cancelling gives back, once, as much as no later reservation relies on. Dropping the handle cancels it only while
-/// its time is still ahead: a slot whose time has come counts as used, so dropping a handle after looking at its delay
-/// is no way around the limit.
+/// Cancelling refunds, once, the part that no later reservation relies on. Dropping the handle cancels the reservation
+/// only before its time. Once its time has come, the reservation counts as used, so you can't evade the limit by
+/// dropping handles after you read their delay.
 ///
-/// It is made behind waiters: their turns are booked first. Cancelling it takes those bookings back, up to the last
-/// reservation that is still wanted; if there is one behind it, the first waiter that its tokens suffice for takes its
-/// time, or else the next reservation. A reservation itself keeps its time: it doesn't move up when one before it is
-/// cancelled, or when the rate is raised, as waiters do.
+/// A reservation is made behind waiters: the waiters are booked first. Cancelling it cancels those bookings too, up to
+/// the last reservation that is still in use. If there is a reservation behind it, its time goes to the first waiter
+/// that its tokens suffice for, or else to the next reservation. A reservation itself keeps its time: unlike waiters,
+/// it doesn't move up when an earlier reservation is cancelled, or when the rate is raised.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,7 +43,7 @@ use crate::wait_queue::waiter_count::WaiterGuard;
 #[must_use = "a reservation that is dropped before its time is given back"]
 pub struct Reservation<H: LimitHandle> {
     limit_handle: H,
-    /// Taken out once the slot was used or given back.
+    /// `None` once the reservation was used or cancelled.
     ticket: Option<ChargeTicket>,
     ready_at: Timestamp,
 }
@@ -57,24 +57,24 @@ impl<H: LimitHandle> Reservation<H> {
         }
     }
 
-    /// When the slot may be used, on the limiter's clock.
+    /// The time at which the tokens may be used, on the limiter's clock.
     pub fn ready_at(&self) -> Timestamp {
         self.ready_at
     }
 
-    /// How long until the slot may be used: zero once its time has come.
+    /// How long until the tokens may be used; zero once their time has come.
     pub fn delay(&self) -> Duration {
         self.delay_from(self.limit_handle.limit().now())
     }
 
-    /// How long from `now` until the slot may be used.
+    /// How long from `now` until the tokens may be used.
     pub fn delay_from(&self, now: Timestamp) -> Duration {
         self.ready_at - now
     }
 
-    /// Waits until the slot may be used; returns how long that took.
+    /// Waits until the tokens may be used; returns how long that took.
     ///
-    /// Dropping the future before then gives the slot back, as far as nothing was booked behind it.
+    /// Dropping the future earlier cancels the reservation, as far as no later one relies on it.
     #[cfg(not(any(loom, shuttle)))]
     pub async fn wait(mut self) -> Duration {
         let (at, started) = (self.ready_at, self.limit_handle.limit().now());
@@ -88,7 +88,7 @@ impl<H: LimitHandle> Reservation<H> {
         self.limit_handle.limit().now() - started
     }
 
-    /// Blocks the thread until the slot may be used; returns how long that took.
+    /// Blocks the thread until the tokens may be used; returns how long that took.
     pub fn wait_blocking(mut self) -> Duration {
         let started = self.limit_handle.limit().now();
         if started < self.ready_at {
@@ -100,9 +100,9 @@ impl<H: LimitHandle> Reservation<H> {
         self.limit_handle.limit().now() - started
     }
 
-    /// Keeps the slot, whatever becomes of the handle: from now on nothing is given back.
+    /// Keeps the reservation when the handle is dropped: from now on nothing is refunded.
     ///
-    /// For whoever waits by other means than [`wait`](Self::wait), as by a queue of their own.
+    /// For callers that wait by other means than [`wait`](Self::wait), such as a queue of their own.
     ///
     /// ```
     /// use std::time::Duration;
@@ -110,9 +110,9 @@ impl<H: LimitHandle> Reservation<H> {
     ///
     /// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Manual::new());
     /// assert!(limiter.allow());
-    /// let slot = limiter.reserve(1)?;
-    /// let act_at = slot.ready_at();
-    /// slot.keep(); // to be used at that time; dropped, it would have been given back
+    /// let reservation = limiter.reserve(1)?;
+    /// let act_at = reservation.ready_at();
+    /// reservation.keep(); // to be used at that time; a dropped reservation is cancelled
     /// assert_eq!(limiter.reserve(1)?.ready_at() - act_at, Duration::from_millis(100));
     /// # Ok::<(), tollgate::RateDenied>(())
     /// ```
@@ -120,18 +120,18 @@ impl<H: LimitHandle> Reservation<H> {
         self.finish();
     }
 
-    /// Gives back as much as no later reservation relies on.
+    /// Refunds the part that no later reservation relies on.
     pub fn cancel(self) {
         let now = self.limit_handle.limit().now();
         self.cancel_at(now);
     }
 
-    /// Gives back, as of `now`, as much as no later reservation relies on.
+    /// Refunds, as of `now`, the part that no later reservation relies on.
     pub fn cancel_at(mut self, now: Timestamp) {
         self.cancel_charge(now);
     }
 
-    /// The slot's time has come and it is used: from now on nothing is given back.
+    /// The time has come and the tokens are used: from now on nothing is refunded.
     pub(crate) fn finish(&mut self) {
         if let Some(ChargeTicket::InLine { number, at }) = self.ticket.take() {
             self.limit_handle.limit().end_reservation(number, at);

@@ -1,28 +1,28 @@
-//! How many shards a table of keys has, how many keys each takes, and which one a key is in: once for all tables.
+//! The number of shards of a key table, the keys per shard, and the shard of a key: one definition for all tables.
 
 /// A table divided into shards, each with a lock of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShardLayout {
-    /// How many there are: a power of two.
+    /// The number of shards: a power of two.
     pub(crate) count: usize,
-    /// How many keys each takes.
+    /// The number of keys per shard.
     pub(crate) capacity_per_shard: usize,
-    /// Shifts a hash so that its top bits are a shard's number.
+    /// Shifts a hash so that its top bits are the number of a shard.
     shift: u32,
 }
 
 impl ShardLayout {
-    /// For this many keys, with `shard_keys` or more in each shard, and at most so many shards: as many as threads
-    /// need to rarely meet at one lock.
+    /// A layout for this many keys, with `shard_keys` or more in each shard, and at most `most` shards: enough that
+    /// threads rarely contend for one lock.
     pub(crate) fn for_threads(capacity: usize, shard_keys: usize, most: usize) -> Self {
         Self::new(capacity, (capacity / shard_keys).clamp(1, most))
     }
 
-    /// For this many keys, in at least so many shards.
+    /// A layout for this many keys, in at least `least` shards.
     pub(crate) fn new(capacity: usize, least: usize) -> Self {
         let count = least.next_power_of_two();
-        // Keys spread over shards at random, so a shard may get more than its share: six standard
-        // deviations more are as good as never.
+        // Keys are spread over shards at random, so a shard may get more than its share. Exceeding it by six standard
+        // deviations practically never happens.
         let share = capacity.div_ceil(count);
         let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
         Self {
@@ -32,10 +32,10 @@ impl ShardLayout {
         }
     }
 
-    /// Which shard a key with this hash is in.
+    /// The shard of a key with this hash.
     #[inline]
     pub(crate) fn shard_of(&self, hash: u64) -> usize {
-        // One shard has nothing to shift by, and a mask for it is zero.
+        // With one shard the mask is zero, so the shift doesn't matter.
         usize::try_from(hash >> self.shift).unwrap_or(0) & (self.count - 1)
     }
 }

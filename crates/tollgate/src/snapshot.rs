@@ -1,15 +1,15 @@
-//! Files that active keys are kept in, to go on where another process stopped: what all kinds of them share.
+//! Files with the active keys, so that another process can continue with them: the parts that all tables share.
 //!
 //! [`KeyedLimiter::snapshot`](crate::KeyedLimiter::snapshot) and
-//! [`StoredKeyLimiter::snapshot`](crate::StoredKeyLimiter::snapshot) write a file each. Whoever has several tables
-//! that belong together writes them to one file, so that they are of one moment: each table is a section of a
-//! [`SnapshotWriter`], by its `save`, and is read from a [`SnapshotReader`] in the same order, by its builder's `load`.
+//! [`StoredKeyLimiter::snapshot`](crate::StoredKeyLimiter::snapshot) write one file each. If several tables belong
+//! together, write them to one file, so that they are of one moment: each table is a section of a [`SnapshotWriter`],
+//! by its `save`, and its builder's `load` reads it from a [`SnapshotReader`] in the same order.
 //!
 //! # Format
-//! Little-endian words of eight bytes: what kind of file it is, its version, how many words it has, then what its kind
-//! says, and a checksum (FNV-1a) of all bytes but those that say how many there are, which the file itself tells.
-//! Reading looks at all of it twice, the first time for the checksum, so that nothing of a damaged file is used; neither
-//! that nor writing takes memory for more than one shard of a table.
+//! Little-endian words of eight bytes: the kind of the file, its version, the number of words, the content, and a
+//! checksum (FNV-1a) of all bytes but the number of words, which the length of the file proves. A reader reads
+//! everything twice, the first time for the checksum, so that it uses no part of a damaged file. Neither reading nor
+//! writing takes memory for more than one shard of a table.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -24,19 +24,20 @@ use tollgate_core::{LimitError, Rate, Timestamp};
 use crate::clock::{Clock as _, Wall};
 
 const WORD: usize = size_of::<u64>();
-/// Where the number of all words is.
+/// The position of the number of words.
 const LENGTH: usize = 2;
-/// Words before what its kind says.
+/// The words before the content.
 const HEADER: usize = LENGTH + 1;
-/// Bytes that are read or written at once.
+/// The bytes per read or write.
 const CHUNK: usize = 1 << 16;
 const FNV_START: u64 = 0xCBF2_9CE4_8422_2325;
 const FNV_FACTOR: u64 = 0x0000_0100_0000_01B3;
 
-/// One moment by two clocks: that of a table, and the wall clock, which alone tells how long no process ran.
+/// One moment on two clocks: the clock of a table, and the wall clock. Only the wall clock knows how long no process
+/// ran.
 ///
-/// Read the table's clock first: time that passes in between then counts as not passed, and grants nothing. For a table
-/// whose clock is the wall clock both are one reading, and its times stay what they are.
+/// Read the table's clock first: time that passes between the two reads then counts as not passed, and grants nothing.
+/// For a table whose clock is the wall clock, use one reading for both; its times stay unchanged.
 ///
 /// ```
 /// use tollgate::{Clock, snapshot::SnapshotTimes};
@@ -48,21 +49,21 @@ const FNV_FACTOR: u64 = 0x0000_0100_0000_01B3;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotTimes {
-    /// By the clock of the table.
+    /// The time on the clock of the table.
     pub now: Timestamp,
-    /// By the wall clock: nanoseconds since 1970.
+    /// The time on the wall clock: nanoseconds since 1970.
     pub wall: Timestamp,
 }
 
 impl SnapshotTimes {
-    /// This moment, for a table that shows this time.
+    /// The present moment, for a table whose clock shows `now`.
     pub(crate) fn of(now: Timestamp) -> Self {
-        // No monotonic clock tells how long no process ran.
+        // A monotonic clock doesn't know how long no process ran.
         let wall = Wall.now();
         Self { now, wall }
     }
 
-    /// How long after another time this one is by the wall clock, in nanoseconds: none if it went back.
+    /// The nanoseconds from another time to this one on the wall clock; zero if it went back.
     pub(crate) fn nanos_since(self, wall: u64) -> u64 {
         self.wall.as_nanos().saturating_sub(wall)
     }
@@ -73,7 +74,7 @@ impl SnapshotTimes {
     }
 }
 
-/// How much of a section was taken over.
+/// The number of keys of a section that were loaded or skipped.
 ///
 /// ```
 /// use tollgate::snapshot::LoadCounts;
@@ -84,14 +85,14 @@ impl SnapshotTimes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadCounts {
-    /// Keys that are active still, and go on.
+    /// Keys that are still active and were loaded.
     pub keys: u64,
-    /// Keys that are active still and found no slot: the table has less room than the one that was saved.
+    /// Keys that are still active and found no slot: the table has less room than the saved one.
     pub skipped: u64,
 }
 
 impl LoadCounts {
-    /// Both together.
+    /// The sum of both.
     ///
     /// ```
     /// use tollgate::snapshot::LoadCounts;
@@ -143,14 +144,15 @@ fn io_error(path: &Path, source: io::Error) -> SnapshotError {
     }
 }
 
-/// FNV-1a: tells a damaged file, not a forged one. Each step can be undone, so no single byte changes unnoticed.
+/// FNV-1a: detects a damaged file, not a forged one. Each step can be undone, so no change of a single byte goes
+/// unnoticed.
 fn checksum(sum: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(sum, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR)
     })
 }
 
-/// Makes a rename last: on Unix a folder is synced as a file is.
+/// Makes a rename durable: on Unix a folder is synced as a file is.
 pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) {
         let folder = path
@@ -161,8 +163,8 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a snapshot beside its place, and puts it there when it is [finished](Self::finish): whole, or not at all.
-/// It is readable by its owner alone.
+/// Writes a snapshot to a temporary file, and moves it into place when it is [finished](Self::finish): completely or
+/// not at all. Only its owner can read it.
 ///
 /// ```
 /// use tollgate::snapshot::{SnapshotReader, SnapshotWriter, SnapshotTimes};
@@ -196,7 +198,7 @@ pub struct SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    /// Writes a file that is one section.
+    /// Writes a file with one section.
     pub(crate) fn write<T>(
         path: impl AsRef<Path>,
         kind: &[u8; 8],
@@ -229,7 +231,7 @@ impl SnapshotWriter {
             words: 0,
         };
         writer.words(&[u64::from_le_bytes(*kind), version])?;
-        // Not known yet, and no part of the sum.
+        // The number of words isn't known yet, and is no part of the checksum.
         let sum = writer.checksum;
         writer.word(0)?;
         writer.checksum = sum;
@@ -256,7 +258,7 @@ impl SnapshotWriter {
         words.iter().try_for_each(|word| self.word(*word))
     }
 
-    /// Writes bytes: how many, and then themselves, filled up with zeros.
+    /// Writes bytes: their number, and then the bytes, padded with zeros.
     ///
     /// # Errors
     /// [`SnapshotError::Io`] if they can't be written.
@@ -274,10 +276,10 @@ impl SnapshotWriter {
         self.words(&rate_words(rate))
     }
 
-    /// Ends the file, waits until it is on the disk, and puts it in its place.
+    /// Ends the file, waits until it is on the disk, and moves it into place.
     ///
     /// # Errors
-    /// [`SnapshotError::Io`] if any of it can't be done; what was there before stays.
+    /// [`SnapshotError::Io`] if a step fails. An existing file stays.
     pub fn finish(mut self) -> Result<(), SnapshotError> {
         let ended = self.end();
         ended.map_err(|source| io_error(&self.path, source))
@@ -297,7 +299,7 @@ impl SnapshotWriter {
 
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
-        // There is none if it was put in its place.
+        // There is no temporary file if it was moved into place.
         let _ = fs::remove_file(&self.temporary);
     }
 }
@@ -314,12 +316,12 @@ pub(crate) fn push_bytes(words: &mut Vec<u64>, bytes: &[u8]) {
     }
 }
 
-/// How many files were written by this process.
+/// The number of files that this process has written.
 static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 
 /// Makes a file beside `path` that only its owner can read.
 fn create_temporary(path: &Path) -> io::Result<(File, PathBuf)> {
-    // A name of its own, so that of two who write at once each puts a whole file in place.
+    // A unique name, so that of two concurrent writers each moves a complete file into place.
     let turn = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
     let temporary = sibling_path(path, &format!("{}-{turn}.tmp", std::process::id()))?;
     Ok((create_private(&temporary)?, temporary))
@@ -335,7 +337,7 @@ pub(crate) fn sibling_path(path: &Path, ending: &str) -> io::Result<PathBuf> {
     Ok(path.with_file_name(name))
 }
 
-/// A new file that only its owner can read, in the place of one that was left behind, which may have another mode.
+/// Makes a file that only its owner can read. It replaces a leftover file, which may have another mode.
 pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -343,7 +345,7 @@ pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     }
 }
 
-/// How to open a file that only its owner reads: keys name tenants.
+/// Options that open a file only for its owner, because keys name tenants.
 pub(crate) fn private_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true);
@@ -352,7 +354,7 @@ pub(crate) fn private_options() -> OpenOptions {
     options
 }
 
-/// Reads a snapshot that was found to be intact.
+/// Reads a snapshot whose checksum was verified.
 ///
 /// ```
 /// use tollgate::snapshot::{SnapshotReader, SnapshotWriter};
@@ -375,12 +377,12 @@ pub(crate) fn private_options() -> OpenOptions {
 pub struct SnapshotReader {
     input: BufReader<File>,
     path: PathBuf,
-    /// Words that are left, without the checksum.
+    /// The words that remain, without the checksum.
     words_left: u64,
 }
 
 impl SnapshotReader {
-    /// Reads a file that is one section, of which all keys that are active still have to find a slot.
+    /// Reads a file with one section. Every key that is still active must find a slot.
     pub(crate) fn read<T>(
         path: impl AsRef<Path>,
         kind: &[u8; 8],
@@ -408,7 +410,7 @@ impl SnapshotReader {
         }
     }
 
-    /// Opens a file of this kind and version, and looks at all of it.
+    /// Opens a file of this kind and version, and verifies all of it.
     ///
     /// # Errors
     /// If it can't be read, or isn't an intact file of this kind and version.
@@ -463,7 +465,7 @@ impl SnapshotReader {
         })
     }
 
-    /// The file.
+    /// The path of the file.
     ///
     /// ```
     /// use std::path::Path;
@@ -511,7 +513,7 @@ impl SnapshotReader {
     pub fn bytes(&mut self) -> Result<Vec<u8>, SnapshotError> {
         let length = self.word()?;
         let mut bytes = Vec::new();
-        // Its word isn't trusted with memory: this ends where the file does.
+        // The length isn't trusted with an allocation: the loop ends where the file does.
         while (bytes.len() as u64) < length {
             bytes.extend(self.word()?.to_le_bytes());
         }
@@ -522,15 +524,15 @@ impl SnapshotReader {
     /// The next words as a rate.
     ///
     /// # Errors
-    /// [`SnapshotError::Corrupt`] if they are none.
+    /// [`SnapshotError::Corrupt`] if they aren't a rate.
     pub fn rate(&mut self) -> Result<Rate, SnapshotError> {
         rate_from_words(self.words()?).ok_or_else(|| self.corrupt_error())
     }
 
-    /// That nothing is left.
+    /// Checks that no word remains.
     ///
     /// # Errors
-    /// [`SnapshotError::Corrupt`] if there is.
+    /// [`SnapshotError::Corrupt`] if one remains.
     pub fn end(self) -> Result<(), SnapshotError> {
         match self.words_left {
             0 => Ok(()),
@@ -538,7 +540,7 @@ impl SnapshotReader {
         }
     }
 
-    /// That its contents make no sense, though its checksum fits.
+    /// The error of invalid contents with a valid checksum.
     ///
     /// ```
     /// use tollgate::snapshot::{SnapshotError, SnapshotReader};
@@ -557,7 +559,7 @@ impl SnapshotReader {
         }
     }
 
-    /// That it was written by a build that hashes in another way.
+    /// The error of a file whose build hashes keys in another way.
     ///
     /// ```
     /// use tollgate::snapshot::{SnapshotError, SnapshotReader};
@@ -572,7 +574,7 @@ impl SnapshotReader {
         }
     }
 
-    /// That the next word is the version of a section.
+    /// Checks that the next word is the version of a section.
     pub(crate) fn expect_version(&mut self, reads: u64) -> Result<(), SnapshotError> {
         match self.word()? {
             version if version == reads => Ok(()),
@@ -584,13 +586,13 @@ impl SnapshotReader {
         }
     }
 
-    /// The words that are left, until one can't be read.
+    /// The remaining words, until one can't be read.
     pub(crate) fn remaining_words(&mut self) -> impl Iterator<Item = u64> {
         iter::from_fn(|| self.word().ok())
     }
 }
 
-/// Whether so many bytes that follow end with the checksum of the others.
+/// Whether the next `bytes` bytes end with the checksum of the others.
 fn is_intact(input: &mut impl Read, mut sum: u64, bytes: u64) -> io::Result<bool> {
     let mut chunk = vec![0; CHUNK];
     let mut left = bytes - WORD as u64;
@@ -605,7 +607,7 @@ fn is_intact(input: &mut impl Read, mut sum: u64, bytes: u64) -> io::Result<bool
     Ok(sum == u64::from_le_bytes(own))
 }
 
-/// Why a snapshot was not written, or nothing was restored from it.
+/// Why a snapshot was not written, or not restored.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SnapshotError {
@@ -613,7 +615,7 @@ pub enum SnapshotError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file is not a snapshot.
@@ -621,7 +623,7 @@ pub enum SnapshotError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is of another version of the format.
+    /// The file has another version of the format.
     OtherVersion {
         /// The file.
         path: PathBuf,
@@ -630,16 +632,16 @@ pub enum SnapshotError {
         /// The version that this build reads.
         reads: u64,
     },
-    /// The file was cut short, or went on.
+    /// The file is too short or too long.
     Length {
         /// The file.
         path: PathBuf,
-        /// The bytes that it has.
+        /// Its length in bytes.
         bytes: u64,
-        /// The bytes that it should have.
+        /// The length that it should have.
         expected: u64,
     },
-    /// The checksum does not fit the contents.
+    /// The checksum does not match the contents.
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -649,17 +651,17 @@ pub enum SnapshotError {
         /// The file.
         path: PathBuf,
     },
-    /// The limiter that wrote the file counted by another algorithm.
+    /// The limiter that wrote the file used another algorithm.
     OtherAlgorithm {
         /// The file.
         path: PathBuf,
     },
-    /// A key in the file was not decoded, or is there twice.
+    /// A key in the file was not decoded, or occurs twice.
     Key {
         /// The file.
         path: PathBuf,
     },
-    /// The file holds more active keys than find a slot.
+    /// The file holds more active keys than the table has slots for.
     TooManyKeys {
         /// The file.
         path: PathBuf,

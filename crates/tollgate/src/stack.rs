@@ -1,4 +1,4 @@
-//! `CompositeLimiter`: one request meets many limits, and passes all of them or charges none.
+//! `CompositeLimiter`: checks one request against many limits, and charges all of them or none.
 
 use tollgate_core::{Decision, Timestamp};
 
@@ -24,20 +24,19 @@ use decision::MostRestrictive;
 use level::LimitScope;
 use limit::{ClockReading, LevelCharge};
 
-/// Many limits, passed by a request all together or not at all.
+/// Several limits for one request: all of them are charged or none.
 ///
-/// A request names the [`Limit`]s that it meets, from the narrowest (its user) to the broadest (the
-/// whole service), and slots of a [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) last. It is
-/// decided in two passes:
+/// A request names its [`Limit`]s, from the narrowest (its user) to the broadest (the whole service), and permits of a
+/// [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) last. It is decided in two passes:
 ///
-/// 1. Every limit is looked at in that order, and nothing is written. So a refusal costs nobody
-///    anything: a loud tenant can't keep charging the limit that all share.
-/// 2. All are charged, keys first and what is shared last. If another request took the last token
-///    between the two passes, what was charged so far is given back, as far as nothing was built on
-///    it, and the request is refused; [`lost_races`](Self::lost_races) counts those.
+/// 1. Every limit is peeked in that order, and nothing is written. So a denial costs nothing: a busy tenant can't keep
+///    charging the limit that all share.
+/// 2. All limits are charged, keys first and shared limits last. If another request took the last token between the two
+///    passes, the charges so far are refunded, as far as no later charge relies on them, and the request is denied.
+///    [`lost_races`](Self::lost_races) counts these denials.
 ///
-/// Clocks are read once for all levels on the same clock. No lock is held from one level to the
-/// next, so stacks over the same limits in any order can't block each other.
+/// Limits on the same clock share one reading. No lock is held from one limit to the next, so composite limiters over
+/// the same limits in any order can't block each other.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -60,8 +59,8 @@ use limit::{ClockReading, LevelCharge};
 /// passed.permits.success(); // at the end of the request
 ///
 /// assert!(request("ada").allowed().is_some());
-/// let CompositeDecision::Denied(refusal) = request("ada") else { panic!("the third in a minute") };
-/// assert_eq!((refusal.name, refusal.kind), ("user", LimitKind::Rate));
+/// let CompositeDecision::Denied(denial) = request("ada") else { panic!("the third in a minute") };
+/// assert_eq!((denial.name, denial.kind), ("user", LimitKind::Rate));
 /// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
 /// ```
 #[derive(Debug, Default)]
@@ -70,13 +69,13 @@ pub struct CompositeLimiter {
 }
 
 impl CompositeLimiter {
-    /// A stack that has decided nothing so far.
+    /// A composite limiter that has decided nothing so far.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Charges all levels, or none: stops at the first refusal. What comes back holds the slots of
-    /// concurrency limits until it is dropped.
+    /// Charges all limits, or none; it stops at the first denial. The result holds the permits of concurrency limits
+    /// until it is dropped.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
@@ -100,10 +99,10 @@ impl CompositeLimiter {
         self.charge_all(levels, &mut seen).ok()
     }
 
-    /// Charges all levels, or none, and tells all about it: the limit that refused, the largest
-    /// `retry_after` of all, or what is left of the tightest.
+    /// Charges all limits, or none, and reports the details: the limit that denied with the largest `retry_after` of
+    /// all, or the tightest limit with its remaining tokens.
     pub fn check<'a>(&self, levels: &[Limit<'a>]) -> CompositeDecision<'a> {
-        // All at once, so that the waits for memory overlap.
+        // All are prefetched first, so that the memory latencies overlap.
         for level in levels {
             level.limit.prefetch();
         }
@@ -124,7 +123,7 @@ impl CompositeLimiter {
         }
     }
 
-    /// What every level would say, without charging any.
+    /// The decision of every limit, without charging any.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
@@ -145,13 +144,13 @@ impl CompositeLimiter {
         }
     }
 
-    /// How many requests were refused although every limit had room for them when it was looked at,
-    /// because another request came between.
+    /// How many requests were denied although every limit had room for them at the peek, because another request came
+    /// between.
     pub fn lost_races(&self) -> u64 {
         self.lost_races.load(Ordering::Relaxed)
     }
 
-    /// The refusal with the longest wait, unless everything fits by now.
+    /// The denial with the longest wait, unless everything fits by now.
     #[cold]
     fn most_restrictive_denial<'a>(
         levels: &[Limit<'a>],
@@ -163,8 +162,8 @@ impl CompositeLimiter {
         .denial()
     }
 
-    /// Charges levels as far as two words tell how to give them back, which is all of them in most
-    /// requests, and the rest by what each needs.
+    /// Charges limits. Two words suffice to refund most charges, which are all of them in most requests; the others
+    /// keep what each needs.
     #[inline(never)]
     fn charge_all<'a>(
         &self,
@@ -231,10 +230,10 @@ impl CompositeLimiter {
     }
 }
 
-/// How many levels are charged by marks: most requests meet fewer.
+/// The number of limits that are charged with two-word receipts: most requests have fewer.
 const MAX_FAST_CHARGES: usize = 8;
 
-/// Levels in the order in which they are charged, with their places.
+/// Limits in the order in which they are charged, with their positions.
 fn in_charging_order<'l, 'a>(
     levels: &'l [Limit<'a>],
 ) -> impl Iterator<Item = (usize, &'l Limit<'a>)> {
@@ -244,12 +243,11 @@ fn in_charging_order<'l, 'a>(
     })
 }
 
-/// How many levels are taken without asking for memory.
+/// The number of limits that are charged without an allocation.
 const INLINE_CHARGES: usize = 8;
 
-/// Takes all levels but the first few in the order of charging; gives them back if one of
-/// those refuses. By a loop, as a request may have any number of levels; what was taken is kept, and
-/// given back, from the last to the first.
+/// Charges all limits after the first few in charging order, and refunds them if one denies. It uses a loop, because a
+/// request may have any number of limits. Receipts are dropped and refunded from the last to the first.
 fn charge_in_order<'a>(
     levels: &[Limit<'a>],
     skip: usize,

@@ -1,4 +1,4 @@
-//! `StoredKeyLimiter`: a limit for each key by any algorithm, with the keys themselves stored.
+//! `StoredKeyLimiter`: a limit for each key by any algorithm, in a table that stores the keys.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -38,21 +38,20 @@ use key::WaitTerms;
 
 /// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///
-/// Choose it over [`KeyedLimiter`](crate::KeyedLimiter) where two keys may never share a limit, not
-/// even with the tiny probability of equal fingerprints, where operators want to see the keys, or
-/// where the limit is a window, a log or a bucket. It takes a lock a check, of one of up to 4,096
-/// shards, and several times the memory, see [`memory_bound`](Self::memory_bound).
+/// Choose it over [`KeyedLimiter`](crate::KeyedLimiter) if two keys must never share a limit, not even with the tiny
+/// probability of equal fingerprints; if operators want to see the keys; or if the limit is a window, a log or a
+/// bucket. A check takes the lock of one of up to 4,096 shards, and a key takes several times the memory, see
+/// [`memory_bound`](Self::memory_bound).
 ///
-/// Keys are looked up by anything that they borrow as (`&str` for `String`), and only a key that is
-/// new and was charged is cloned. A key whose state is idle is the same as one never seen: each new
-/// key drops a few of those, the longest idle first, so there is no sweeper and no call scans the
-/// table but [`len`](Self::len), [`for_each_active`](Self::for_each_active) and
-/// [`snapshot`](Self::snapshot).
+/// Keys are looked up by any borrowed form (`&str` for `String`). Only a key that is new and was charged is cloned. A
+/// key whose state is idle is equivalent to one never seen. Each new key drops a few idle keys, the longest idle first,
+/// so there is no sweeper, and no call scans the table but [`len`](Self::len),
+/// [`for_each_active`](Self::for_each_active) and [`snapshot`](Self::snapshot).
 ///
-/// The capacity is the number of *active* keys (those with something spent) that are sure of a slot.
-/// Beyond it [`WhenFull`](crate::UnsupportedWhenFull) says what happens to new keys. A table of more than 2,047 keys
-/// has several shards, each with some room to spare, so it may hold up to 26 % more; another 64th is
-/// kept for blocked keys. Keys that are there stay, blocked ones above all.
+/// The capacity is the number of *active* keys (keys that have spent tokens) that are guaranteed a slot. Beyond it,
+/// [`WhenFull`](crate::WhenFull) selects what happens to new keys. A table of more than 2,047 keys has several shards,
+/// each with some spare slots, so it may hold up to 26 % more. Another 64th is reserved for blocked keys. The keys in
+/// the table stay, blocked keys above all.
 ///
 /// ```
 /// use std::time::Duration;
@@ -102,7 +101,7 @@ impl<K> StoredKeyLimiter<K> {
         built.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Chooses the algorithm, the policy at the cap, the clock, and the bounds on waiting.
+    /// Sets the algorithm, the policy for a full table, the clock, and the bounds on waiting.
     pub fn builder(rate: Rate, capacity: usize) -> Builder<K> {
         Builder::new(rate, capacity)
     }
@@ -130,7 +129,7 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         self.key(key).check()
     }
 
-    /// Decides a request of this key and cost. A cost of 0 peeks.
+    /// Decides a request of this key with this cost. A cost of 0 peeks.
     #[inline]
     pub fn check_n<Q>(&self, key: &Q, cost: u64) -> Decision
     where
@@ -140,8 +139,8 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         self.key(key).check_n(cost)
     }
 
-    /// Decides many requests at once, all at the time of the call, and locks a shard once for those of
-    /// it in a row. The decisions replace what `decisions` held, in the same order.
+    /// Decides many requests in one call, all at the time of the call. It locks a shard once for consecutive requests
+    /// of the shard. The decisions replace the contents of `decisions`, in the same order.
     ///
     /// ```
     /// use tollgate::{StoredKeyLimiter, Rate, clock::Manual};
@@ -163,7 +162,7 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         decisions.reserve(requests.len());
         let now = self.clock.now();
         if self.lines.is_any_marked() {
-            // Each behind those who wait for its key.
+            // Each is decided behind the waiters of its key.
             let each = |&(key, cost): &(&Q, u64)| self.key(key).check_at(now, cost);
             decisions.extend(requests.iter().map(each));
             return;
@@ -179,7 +178,7 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         each!(&self.tables, table => table.check_many(asks, count));
     }
 
-    /// How it counts.
+    /// The algorithm of the limiter.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -189,14 +188,13 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         self.tables.rate()
     }
 
-    /// Changes the rate and keeps what every key has spent.
+    /// Changes the rate. Spent tokens stay spent.
     ///
-    /// Keys follow as they are used, as of the time of the change, so this takes no longer for a
-    /// million keys than for one; only each sixteenth change in quick succession waits for them all.
-    /// Keys at a tier stay at it.
+    /// Each key follows when it is next used, as of the time of the change, so this takes no longer for a million keys
+    /// than for one. Only the sixteenth change in quick succession converts all keys first. Keys at a tier stay at it.
     ///
     /// # Errors
-    /// If the algorithm can't represent the rate; then nothing changes.
+    /// If the algorithm can't represent the rate. Nothing changes then.
     ///
     /// ```
     /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, clock::Manual};
@@ -225,9 +223,9 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
     where
         K: Eq + Clone,
     {
-        // Before anything that was booked is taken back for it.
+        // Checked before any booking is cancelled, so that an error changes nothing.
         self.algorithm().check_rate(rate)?;
-        // Those who are due by now pass as before, and the others by what it is then.
+        // Waiters that are due by now pass at the old rate, the others are decided again at the new one.
         self.lines.visit_all(|hash, own: &K, state| {
             state.waits.advance(&self.stored(own, hash), now);
             state
@@ -241,32 +239,31 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         Ok(())
     }
 
-    /// How many are waiting now, on all keys.
+    /// The number of requests that wait now, on all keys.
     pub fn waiters(&self) -> usize {
         self.waiting.current()
     }
 
-    /// The clock it reads.
+    /// The clock that the limiter reads.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 }
 
-/// What operators see of the whole table.
+/// Methods for operators, over the whole table.
 impl<K, C: Clock> StoredKeyLimiter<K, C> {
-    /// How many keys are active now. Scans the whole table: for operators, not for requests.
+    /// The number of active keys. It scans the whole table: for operators, not for requests.
     pub fn len(&self) -> usize {
         self.tables.count(self.clock.now())
     }
 
-    /// Whether no key is active now. Scans as [`len`](Self::len) does.
+    /// Whether no key is active now. It scans as [`len`](Self::len) does.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Visits every key that is active now. Scans the whole table, a shard at a time, and holds the
-    /// keys of that shard up while they are cloned, but not while they are visited: `each` may take
-    /// its time, and call this limiter.
+    /// Visits every key that is active now. It scans the whole table, a shard at a time. The keys of a shard wait while
+    /// they are cloned, but not while they are visited: `each` may take its time, and may call this limiter.
     ///
     /// ```
     /// use tollgate::{StoredKeyLimiter, Rate};
@@ -285,19 +282,19 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         self.tables.for_each(self.clock.now(), each);
     }
 
-    /// How many active keys are sure of a slot.
+    /// How many active keys are guaranteed a slot.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The most bytes that the table ever uses, at the rate in force and without what keys own
-    /// themselves (the text of a `String`). For GCRA that is about 90 bytes a key and the key's own
-    /// size; it gets there only as keys come, and a full table uses some 70, because the bound has
-    /// room for every key to be blocked and for shards that get more keys than others.
+    /// The most bytes that the table ever uses, at the rate in force, without the memory that keys own (the text of a
+    /// `String`). For GCRA that is about 90 bytes a key and the key's own size. The table grows only as keys come, and
+    /// a full table uses about 70 bytes a key, because the bound has room for every key to be blocked and for shards
+    /// that get more keys than others.
     ///
-    /// A sliding log also has up to its count of hits a key, 16 bytes each, and as many again where a
-    /// window is booked ahead; keys at a tier have that tier's count of them. While a shard grows, one
-    /// of its arrays is there twice for a moment.
+    /// A sliding log also has up to its count of hits a key, 16 bytes each, and as many again where a window is booked
+    /// ahead. Keys at a tier have that tier's count of them. While a shard grows, one of its arrays exists twice for a
+    /// moment.
     ///
     /// ```
     /// use tollgate::{Algorithm, StoredKeyLimiter, Rate};
@@ -311,7 +308,7 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         each!(&self.tables, table => table.memory_bound())
     }
 
-    /// What was counted so far. Keys never move, so `moved` and `stashed` stay 0.
+    /// The counters so far. Keys never move, so `moved` and `stashed` stay 0.
     pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
         let mut stats = each!(&self.tables, table => table.stats());

@@ -1,14 +1,14 @@
-//! Counts that only ever grow, on the calling thread's own cache lines: many threads count, and few ever read.
+//! Counters that only grow, on the calling thread's own cache lines: many threads count, and few read.
 
-// Not loom's: no decision reads a count, so counts are no part of any model.
+// Not loom's: no decision depends on a counter, so counters are no part of any model.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::{Padded, cached_thread_number, thread_number};
 
-/// Counters of any shape, once for each thread that counts much.
+/// Counters of any type, one set for each thread that counts often.
 ///
-/// A thread with a small number has a stripe to itself, and adds to it by a plain load and store,
-/// which needs no atomic addition. The others share some more.
+/// A thread with a small number has a stripe of its own, and adds to it by a plain load and store, without an atomic
+/// addition. All other threads share some more stripes.
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;
@@ -20,17 +20,17 @@ use crate::sync::{Padded, cached_thread_number, thread_number};
 /// ```
 #[derive(Debug)]
 pub struct StripedCounters<T> {
-    /// One thread's each.
+    /// The stripes with one thread each.
     own: Box<[Padded<T>]>,
     shared: Box<[Padded<T>]>,
 }
 
-/// How many threads write to a stripe.
+/// Whether one or several threads write to a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// The calling one alone: a load and a store are enough to add.
+    /// Only the calling thread: a load and a store suffice to add.
     One,
-    /// Several: additions have to be atomic.
+    /// Several threads: additions must be atomic.
     Many,
 }
 
@@ -41,7 +41,7 @@ impl<T> StripedCounters<T> {
         Self::with(count, count, make)
     }
 
-    /// One stripe for each core and few more, for counters that take much memory.
+    /// One stripe for each core and a few more, for counters that take much memory.
     pub fn with_few_stripes(make: impl Fn() -> T) -> Self {
         Self::with(cores() + 2, 2, make)
     }
@@ -49,7 +49,7 @@ impl<T> StripedCounters<T> {
     fn with(own: usize, shared: usize, make: impl Fn() -> T) -> Self {
         let stripes = |count: usize| (0..count).map(|_| Padded(make())).collect();
         Self {
-            // The threads of a model are one thread to the system, and would share a number.
+            // The model checker's threads are one thread to the system, and would share a number.
             own: if cfg!(any(loom, shuttle)) {
                 Box::default()
             } else {
@@ -59,14 +59,14 @@ impl<T> StripedCounters<T> {
         }
     }
 
-    /// Adds to one of the counters. It must be the same one in every stripe.
+    /// Adds to one of the counters. `counter` must select the same one in every stripe.
     #[inline(always)]
     pub fn add(&self, counter: impl Fn(&T) -> &AtomicU64, count: u64) {
         let Some(stripe) = self.own.get(cached_thread_number()) else {
             return self.add_shared(counter, count);
         };
         let counter = counter(&stripe.0);
-        // Nobody else writes here: thread numbers are given to one thread at a time.
+        // No other thread writes here: a thread number belongs to one thread at a time.
         let sum = counter.load(Ordering::Relaxed);
         counter.store(sum.wrapping_add(count), Ordering::Relaxed);
     }
@@ -76,11 +76,11 @@ impl<T> StripedCounters<T> {
     #[inline(never)]
     fn add_shared(&self, counter: impl Fn(&T) -> &AtomicU64, count: u64) {
         let stripe = &self.shared[thread_number() % self.shared.len()];
-        // A lone count: nothing else is read by what it says.
+        // Relaxed: no other memory depends on the counter.
         counter(&stripe.0).fetch_add(count, Ordering::Relaxed);
     }
 
-    /// The stripe of the calling thread, and whether another may write to it, too.
+    /// The stripe of the calling thread, and whether other threads may write to it, too.
     #[inline(always)]
     pub fn with_own_stripe<R>(&self, look: impl FnOnce(&T, Writers) -> R) -> R {
         match self.own.get(cached_thread_number()) {
@@ -92,13 +92,13 @@ impl<T> StripedCounters<T> {
         }
     }
 
-    /// Looks at all stripes, one after another.
+    /// Visits all stripes, one after another.
     pub fn for_each_stripe(&self, look: impl FnMut(&T)) {
         let stripes = self.own.iter().chain(&self.shared);
         stripes.map(|stripe| &stripe.0).for_each(look);
     }
 
-    /// What all threads have added to one of the counters.
+    /// The sum of one of the counters over all threads.
     pub fn sum(&self, counter: impl Fn(&T) -> &AtomicU64) -> u64 {
         let stripes = self.own.iter().chain(&self.shared);
         let counts = stripes.map(|stripe| counter(&stripe.0).load(Ordering::Relaxed));
@@ -106,7 +106,7 @@ impl<T> StripedCounters<T> {
     }
 }
 
-/// Counts that only ever grow, spread so that threads don't share a line.
+/// Counters that only grow, spread so that threads don't share a cache line.
 #[derive(Debug)]
 pub(crate) struct Counters<const KINDS: usize = 2>(StripedCounters<[AtomicU64; KINDS]>);
 
@@ -127,7 +127,7 @@ impl<const KINDS: usize> Counters<KINDS> {
         self.0.add(|kinds| &kinds[kind], several);
     }
 
-    /// How often this kind was counted so far.
+    /// The sum of one kind of event.
     pub(crate) fn sum(&self, kind: usize) -> u64 {
         self.0.sum(|kinds| &kinds[kind])
     }
@@ -140,13 +140,13 @@ impl Counters {
         self.add(usize::from(allowed));
     }
 
-    /// Counts as many that were allowed.
+    /// Counts several allowed requests.
     #[inline(always)]
     pub(crate) fn count_allowed(&self, several: u64) {
         self.add_many(1, several);
     }
 
-    /// Allowed and denied so far.
+    /// The allowed and denied requests so far.
     pub(crate) fn sums(&self) -> (u64, u64) {
         (self.sum(1), self.sum(0))
     }

@@ -1,4 +1,4 @@
-//! The atomics that model checking replaces, and padding to a cache line.
+//! The atomics that a model checker replaces, and padding to a cache line.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicUsize as PlainAtomicUsize;
@@ -17,7 +17,7 @@ pub(crate) use threads::sync::{Mutex, MutexGuard};
 pub(crate) use threads::thread::{Thread, current as current_thread, park};
 use threads::{hint::spin_loop, thread::yield_now};
 
-/// Blocks until the thread is unparked or so much real time has passed, of which models have none.
+/// Blocks until the thread is unparked or the real time has passed; models have no real time.
 pub(crate) fn park_timeout(timeout: Duration) {
     if cfg!(any(loom, shuttle)) {
         park();
@@ -26,7 +26,7 @@ pub(crate) fn park_timeout(timeout: Duration) {
     }
 }
 
-/// What a lock guards, also after a panic: nothing in this crate panics between two writes that belong together.
+/// The data of a lock, even after a panic: nothing in this crate panics between two writes that belong together.
 pub fn ignore_poison<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }
@@ -36,25 +36,25 @@ pub fn ignore_poison<T>(locked: LockResult<T>) -> T {
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
 
-/// Waits a little longer after each lost race, so that threads on one word don't keep stealing it
-/// from each other.
+/// Waits a little longer after each lost race, so that threads don't keep taking one word's cache line from each other.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     losses: u32,
 }
 
 impl Backoff {
-    /// Longest pause: 2^6 turns, about a microsecond.
+    /// The longest pause: 2^6 spins, about a microsecond.
     const MOST: u32 = 6;
 
     pub(crate) fn back_off(&mut self) {
+        // Doubles with each loss, so that competing threads soon come at different times.
         for _ in 0..1u32 << self.losses {
             spin_loop();
         }
         if self.losses < Self::MOST && !cfg!(any(loom, shuttle)) {
             self.losses += 1;
         } else {
-            // The holder may have lost its core: let it run.
+            // The other thread may have lost its core: let it run.
             yield_now();
         }
     }
@@ -64,7 +64,7 @@ thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A small number for the calling thread, handed out in order of first use.
+/// A small number for the calling thread, assigned in order of first use.
 #[inline]
 pub(crate) fn thread_number() -> usize {
     // Not loom's: the number of a thread is no part of any model.

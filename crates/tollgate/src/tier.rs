@@ -1,4 +1,4 @@
-//! Tiers: limits that keys are put under, by a handle or by a function of the key.
+//! Tiers: limits that apply to some keys, selected by a handle or by a function of the key.
 
 use std::any::Any;
 use std::mem::discriminant;
@@ -11,13 +11,13 @@ use tollgate_core::{
 
 use crate::Algorithm;
 
-/// A limit for some keys: a plan, or an override for one customer. Made of an algorithm and a rate.
+/// A limit for some keys: a plan, or an override for one customer. It has an algorithm and a rate.
 ///
-/// `limiter.key(k).at(&tier)` puts a key of a [`KeyedLimiter`](crate::KeyedLimiter) or an
-/// [`StoredKeyLimiter`](crate::StoredKeyLimiter) under it, if the limiter counts by the same algorithm;
-/// the builders of both have a method `tier_of` for a function that says each key's tier.
+/// `limiter.key(k).at(&tier)` puts a key of a [`KeyedLimiter`](crate::KeyedLimiter) or a
+/// [`StoredKeyLimiter`](crate::StoredKeyLimiter) under the tier, if the limiter has the same algorithm. The builders of
+/// both have a method `tier_of` for a function that selects each key's tier.
 ///
-/// Make it once and keep it. Clones share it, and so do the keys that are at it.
+/// Make a tier once and keep it. Its clones share it, and so do the keys at it.
 ///
 /// ```
 /// use tollgate::{Algorithm, StoredKeyLimiter, KeyedLimiter, Rate, Tier};
@@ -72,7 +72,7 @@ impl Tier {
         }))
     }
 
-    /// The algorithm it was made for.
+    /// The algorithm of the tier.
     pub fn algorithm(&self) -> Algorithm {
         match &self.0 {
             CompiledLimit::Gcra(_) => Algorithm::Gcra,
@@ -84,7 +84,7 @@ impl Tier {
         }
     }
 
-    /// The rate it was made from.
+    /// The rate of the tier.
     pub fn rate(&self) -> Rate {
         match &self.0 {
             CompiledLimit::Gcra(limit) => limit.rate(),
@@ -108,7 +108,7 @@ impl Tier {
         }
     }
 
-    /// Its limit, if it is one of GCRA.
+    /// The tier's limit, if it is GCRA.
     #[inline(always)]
     pub(crate) fn gcra(&self) -> Option<&Gcra> {
         match &self.0 {
@@ -117,7 +117,7 @@ impl Tier {
         }
     }
 
-    /// That it is for a limiter of this algorithm, wherever windows begin.
+    /// Checks that the tier has the algorithm of a limiter, with any window alignment.
     #[inline]
     pub(crate) fn expect_algorithm(&self, limiter: Algorithm) -> Result<(), LimitError> {
         if discriminant(&self.algorithm()) == discriminant(&limiter) {
@@ -127,7 +127,7 @@ impl Tier {
         }
     }
 
-    /// The error of a tier that was given to a limiter of this algorithm, and isn't for it.
+    /// The error of a tier with another algorithm than this limiter's.
     #[cold]
     pub(crate) fn algorithm_mismatch(&self, limiter: Algorithm) -> LimitError {
         LimitError::TierAlgorithmMismatch {
@@ -138,12 +138,12 @@ impl Tier {
     }
 }
 
-/// An algorithm as errors call it.
+/// Checks and names of an algorithm, for errors.
 impl Algorithm {
     /// Whether it can represent a rate.
     ///
     /// # Errors
-    /// Why not, and what it can.
+    /// Why it can't, and what it can represent.
     ///
     /// ```
     /// use tollgate::{Algorithm, Rate};
@@ -168,16 +168,16 @@ const fn algorithm_name(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// What says which of its tiers a key is in.
+/// Selects the tier of a key.
 pub(crate) trait ChooseTier<K: ?Sized>: Send + Sync {
-    /// The tier of a key, if it isn't at the limiter's own rate.
+    /// The tier of a key; `None` for the limiter's own rate.
     fn tier_of(&self, key: &K) -> Option<&Tier>;
 
-    /// All that it chooses from.
+    /// All tiers that it selects from.
     fn tiers(&self) -> &[Tier];
 }
 
-/// Tiers, and a function that chooses one of them for a key.
+/// Tiers, and a function that selects one of them for a key.
 pub(crate) struct TierChooser<S, F> {
     pub(crate) tiers: S,
     pub(crate) choose: F,
@@ -199,7 +199,7 @@ where
     }
 }
 
-/// That all tiers that may be chosen are for a limiter of this algorithm.
+/// Checks that all tiers of a function have the algorithm of the limiter.
 pub(crate) fn check_tier_algorithms<K: ?Sized>(
     choice: &dyn ChooseTier<K>,
     limiter: Algorithm,

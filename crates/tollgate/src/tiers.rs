@@ -1,4 +1,4 @@
-//! Tiers: what each sort of tenant may do, as data: rate, quota and concurrency together.
+//! Tiers: the limits of each kind of tenant, as data: rate, quota and concurrency together.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ mod parse;
 pub use builder::{Builder, Settings};
 pub use parse::AllowanceParseError;
 
-/// What a tier allows each of its tenants.
+/// The limits of a tier, for each of its tenants.
 ///
 /// ```
 /// use tollgate::{Quota, Rate, tiers::TierLimits};
@@ -40,7 +40,7 @@ pub struct TierLimits {
 }
 
 impl TierLimits {
-    /// This rate, with no quota and any number at once.
+    /// This rate, without a quota and without a concurrency limit.
     pub const fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -49,14 +49,18 @@ impl TierLimits {
         }
     }
 
-    /// And no more than this in a period.
+    /// Adds a quota.
     #[must_use]
     pub fn quota(mut self, quota: Quota) -> Self {
         self.quota = Some(quota);
         self
     }
 
+<<<<<<< HEAD
     /// And no more than this many concurrent.
+=======
+    /// Adds a concurrency limit.
+>>>>>>> tx1
     #[must_use]
     pub const fn concurrency(mut self, limit: u32) -> Self {
         self.concurrency = Some(limit);
@@ -77,22 +81,22 @@ impl fmt::Display for TierLimits {
     }
 }
 
-/// Why tiers could not be made or changed; nothing was changed.
+/// Why tiers could not be made or changed. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TierError {
     /// No tier has this name.
     UnknownTier {
-        /// The name.
+        /// The unknown name.
         tier: String,
-        /// Those that there are.
+        /// The names of the existing tiers.
         known: Vec<String>,
     },
     /// The rate can't be represented.
     Rate(LimitError),
     /// Too many tenants are assigned to tiers.
     TooManyTenants {
-        /// How many may.
+        /// The maximum.
         most: usize,
     },
 }
@@ -127,11 +131,11 @@ impl From<LimitError> for TierError {
     }
 }
 
-/// Tenants, their tiers, and the limits that follow: a request passes its tenant's rate, quota and
-/// concurrency together or none of them.
+/// Tenants, their tiers, and their limits: a request passes its tenant's rate, quota and concurrency together, or none
+/// of them.
 ///
-/// A tenant without an assignment is in the default tier. Tiers, assignments and overrides change
-/// live: what a tenant has spent stays spent, and what is in flight stays valid.
+/// A tenant without an assignment is in the default tier. Tiers, assignments and overrides can change live: spent
+/// tokens stay spent, and permits in use stay valid.
 ///
 /// ```
 /// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits, stack::LimitKind};
@@ -149,7 +153,7 @@ impl From<LimitError> for TierError {
 /// let passes: Vec<_> = (0..9).filter_map(|_| tiers.allow("hobbyist")).collect();
 /// assert_eq!(passes.len(), 5); // five at once, and they are all still running
 /// let verdict = tiers.check("hobbyist");
-/// assert_eq!(verdict.denial().expect("refused").kind, LimitKind::Concurrency);
+/// assert_eq!(verdict.denial().expect("denied").kind, LimitKind::Concurrency);
 /// assert!(tiers.check("acme").denial().is_none());
 /// # Ok::<(), tollgate::tiers::TierError>(())
 /// ```
@@ -163,7 +167,7 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
     capacity: usize,
 }
 
-/// Which limits are whose.
+/// The tiers, and the tenants assigned to them.
 #[derive(Debug)]
 struct TierDirectory {
     default: Arc<TierPlan>,
@@ -171,14 +175,14 @@ struct TierDirectory {
     tenants: HashMap<String, TenantLimits>,
 }
 
-/// Where a tenant's limits come from.
+/// The source of a tenant's limits.
 #[derive(Debug)]
 enum TenantLimits {
     Tier(String),
     Own(Arc<TierPlan>),
 }
 
-/// An allowance, compiled.
+/// The compiled limits of a tier.
 #[derive(Debug)]
 struct TierPlan {
     name: String,
@@ -232,17 +236,17 @@ impl TierDirectory {
 }
 
 impl Tiers {
-    /// Starts with the name and the allowance of the tier of every tenant that is not assigned to another.
+    /// Starts with the name and the limits of the default tier, for every tenant that is not assigned to another.
     ///
-    /// The capacity is how many tenants may be active at once, and how many may be assigned to a tier or have
-    /// limits of their own. Beyond it new tenants share one rate and one concurrency limit.
+    /// The capacity is the number of tenants that may be active at the same time, and the number that may be assigned
+    /// to a tier or have limits of their own. Beyond it, new tenants share one rate and one concurrency limit.
     pub fn builder(default: &str, allowance: TierLimits, capacity: usize) -> Builder {
         Builder::new(default, allowance, capacity)
     }
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// Whether one request of this tenant passes now; what comes back holds its slot.
+    /// Charges one request of this tenant if it passes now; the result holds its permit.
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&self, tenant: &str) -> Option<HeldPermits> {
         self.with_limits(tenant, 1, |levels| self.stack.allow(levels))
@@ -253,20 +257,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.check_n(tenant, 1)
     }
 
-    /// Decides a request of this tenant that costs its rate and its quota so much, and one slot.
+    /// Decides a request of this tenant that takes `cost` from its rate and its quota, and one permit.
     pub fn check_n(&self, tenant: &str, cost: u64) -> CompositeDecision<'static> {
         self.with_limits(tenant, cost, |levels| {
             self.stack.check(levels).named_by_kind()
         })
     }
 
-    /// Whether one request of this tenant would pass, without charging anything;
-    /// [`usage`](Self::usage) tells of each limit by itself.
+    /// Whether one request of this tenant would pass, without charging anything. [`usage`](Self::usage) reports each
+    /// limit separately.
     pub fn peek(&self, tenant: &str) -> CompositeDecision<'static> {
         self.with_limits(tenant, 1, |levels| self.stack.peek(levels).named_by_kind())
     }
 
-    /// The tenant's limits as levels, at this cost, to be met together with others.
+    /// The tenant's limits at this cost, to be checked together with others.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, Tiers, tiers::TierLimits};
@@ -307,7 +311,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         }
     }
 
-    /// The tier that a tenant is in; its own name if it has an override.
+    /// The tier of a tenant; the tenant's own name if it has an override.
     pub fn tier_of(&self, tenant: &str) -> String {
         ignore_poison(self.directory.read())
             .plan(tenant)
@@ -315,7 +319,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
             .clone()
     }
 
-    /// What a tenant is allowed.
+    /// The limits of a tenant.
     pub fn allowance_of(&self, tenant: &str) -> TierLimits {
         ignore_poison(self.directory.read())
             .plan(tenant)
@@ -326,14 +330,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Puts a tenant into a tier, from its next request on.
     ///
     /// # Errors
-    /// If there is no such tier, or too many tenants are assigned.
+    /// If the tier doesn't exist, or too many tenants are assigned.
     pub fn assign(&self, tenant: &str, tier: &str) -> Result<(), TierError> {
         let mut directory = ignore_poison(self.directory.write());
         directory.check_tier(tier)?;
         directory.set_tenant(tenant, TenantLimits::Tier(tier.to_owned()), self.capacity)
     }
 
-    /// Gives a tenant limits of its own, whatever its tier.
+    /// Gives a tenant limits of its own, whatever its tier: an override.
     ///
     /// # Errors
     /// If the rate can't be represented, or too many tenants are assigned.
@@ -361,7 +365,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         ignore_poison(self.directory.write()).tenants.remove(tenant);
     }
 
-    /// Changes what a tier allows, or adds a tier.
+    /// Changes the limits of a tier, or adds a tier.
     ///
     /// # Errors
     /// If the rate can't be represented.
@@ -386,20 +390,21 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// What tiers have counted, over all tenants.
+/// The counters of all tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// By their rates.
+    /// The counters of the rates.
     pub rates: keyed::Stats,
-    /// By their quotas, and whether the file of those works.
+    /// The counters of the quotas, and the state of their file.
     pub quotas: quota::Stats,
-    /// By their concurrency limits.
+    /// The counters of the concurrency limits.
     pub concurrency: concurrency::Stats,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// Gives a tenant so much back, of its rate and of its quota, whatever it was charged for. A block stays.
+    /// Refunds this many tokens of a tenant's rate and units of its quota, whatever they were charged for. A block
+    /// stays.
     ///
     /// ```
     /// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits};
@@ -418,10 +423,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.quotas.refund(tenant, cost);
     }
 
-    /// Takes tokens of a tenant's rate though no request asked for them, at most until none are left.
+    /// Takes tokens of a tenant's rate without a request, at most until none remain.
     ///
     /// # Errors
-    /// [`TableFull`] if the tenant is new and as many are active as may be.
+    /// [`TableFull`] if the tenant is new and the table is full.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -436,10 +441,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.rate_key(tenant, &plan).penalize(tokens)
     }
 
-    /// Refuses a tenant everything for this long, as [`TargetedKey::block_for`] does.
+    /// Denies every request of a tenant for this long, as [`Key::block_for`] does.
     ///
     /// # Errors
-    /// [`TableFull`] if the tenant is new and as many are active as may be.
+    /// [`TableFull`] if the tenant is new and the table is full.
     ///
     /// ```
     /// use std::time::Duration;
@@ -453,19 +458,19 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [`TargetedKey::block_for`]: crate::keyed::Key::block_for
+    /// [`Key::block_for`]: crate::keyed::Key::block_for
     pub fn block_for(&self, tenant: &str, duration: Duration) -> Result<(), TableFull> {
         self.rates.key(tenant).block_for(duration)
     }
 
-    /// Forgets what a tenant has spent of its rate and of its quota, and any block. What it has in flight stays
-    /// valid, and counts.
+    /// Forgets the spent tokens of a tenant's rate, the used units of its quota, and any block. Its permits in use stay
+    /// valid, and count.
     pub fn reset(&self, tenant: &str) {
         self.rates.key(tenant).reset();
         self.quotas.reset(tenant);
     }
 
-    /// Saves what quotas have counted, as [`QuotaLimiter::flush`](crate::QuotaLimiter::flush) does.
+    /// Saves the counts of quotas, as [`QuotaLimiter::flush`](crate::QuotaLimiter::flush) does.
     ///
     /// # Errors
     /// If the file can't be written; the next flush tries again.
@@ -473,7 +478,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.quotas.flush()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -492,39 +497,38 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// What a tenant has used of each limit that its tier has; made by [`Tiers::usage`].
+/// The usage of each limit of a tenant's tier. [`Tiers::usage`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TenantUsage {
-    /// The tier that it is told by; the tenant's own name if it has an override.
+    /// The tier whose limits are reported; the tenant's own name if it has an override.
     pub tier: String,
-    /// Tokens of the rate, of which the limit is the burst. A tenant that is blocked has used them all until the
-    /// block ends.
+    /// Tokens of the rate; the limit is the burst. While a tenant is blocked, all its tokens count as used.
     pub rate: Usage,
-    /// Units of the quota; none if the tier has none.
+    /// Units of the quota; `None` if the tier has no quota.
     pub quota: Option<Usage>,
-    /// What is in flight; none if the tier allows any number at once.
+    /// Requests in flight; `None` if the tier has no concurrency limit.
     pub concurrency: Option<Usage>,
 }
 
-/// What is used of one limit.
+/// The usage of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// How much. It is above the limit if a quota or the number at once got smaller since; an unlimited one
+    /// The used part. It is above the limit if a quota or a concurrency limit was lowered since. An unlimited limit
     /// counts nothing.
     pub used: u64,
-    /// Of how much; none if unlimited.
+    /// The limit; `None` if unlimited.
     pub limit: Option<u64>,
-    /// How long until nothing is used, if nobody uses more. None for what is in flight: nobody knows when that ends.
+    /// How long until nothing is used, if no more is used. `None` for requests in flight, because their end is unknown.
     pub reset_after: Option<Duration>,
-    /// When that is by the clock on the wall, for quotas: the end of a calendar's period, though nothing was
-    /// used of it yet; of a rolling one, when nothing that was used counts any more.
+    /// That time on the wall clock, for quotas. For a calendar quota it is the end of the period, even if nothing was
+    /// used yet; for a rolling quota, the time at which no used unit counts any more.
     pub resets_at: Option<SystemTime>,
 }
 
 impl Usage {
-    /// What is left: none if unlimited.
+    /// The remaining part; `None` if unlimited.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -540,11 +544,11 @@ impl Usage {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// What this tenant has used of each of its limits, of how much, and when that is over. Nothing is charged,
-    /// and a tenant that was never seen stays so: it is told what the default tier allows.
+    /// The usage of each of this tenant's limits, and when each resets. Nothing is charged. A tenant that was never
+    /// seen stays so, and gets the limits of the default tier.
     ///
-    /// The limits are those that its next request will meet, so after a change of its tier it is told what it
-    /// has spent before by what the new one allows.
+    /// The limits are those of the tenant's next request: after a change of its tier, earlier usage is reported against
+    /// the limits of the new tier.
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
@@ -621,7 +625,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// Quotas are counted by nanoseconds since the Unix epoch.
+/// Quotas count nanoseconds since the Unix epoch.
 fn wall_time(at: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(at.as_nanos())
 }

@@ -1,4 +1,4 @@
-//! Waits: what `acquire` and other verbs that queue return, to be awaited or blocked on.
+//! The futures of `acquire` and other verbs that queue: await them or block on them.
 
 pub use crate::acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]

@@ -1,11 +1,11 @@
-//! Why a reservation or a wait was refused: a value, with the decision in it.
+//! The denial of a reservation or a wait: a value with the decision.
 
 use std::fmt;
 use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome};
 
-/// Nothing was reserved and nothing was charged.
+/// The denial of a reservation or a wait: nothing was reserved and nothing was charged.
 ///
 /// ```
 /// use std::time::Duration;
@@ -15,34 +15,34 @@ use tollgate_core::{Decision, Outcome};
 /// assert!(limiter.allow());
 /// // The wait would be a second, so half a second of patience fails at once.
 /// let patience = Duration::from_millis(500);
-/// let refused = limiter.acquire().timeout(patience).wait_blocking().unwrap_err();
-/// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
-/// assert_eq!(refused.decision().wait_or_max(), Duration::from_secs(1));
+/// let denied = limiter.acquire().timeout(patience).wait_blocking().unwrap_err();
+/// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
+/// assert_eq!(denied.decision().wait_or_max(), Duration::from_secs(1));
 /// assert_eq!(
-///     refused.to_string(),
+///     denied.to_string(),
 ///     "rate limit: the wait of 1s is longer than the deadline allows"
 /// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RateDenied {
-    /// The cost is above what the limit can ever hold, so retrying would be pointless.
+    /// The cost is above what the limit can hold, so a retry is pointless.
     ExceedsBurst(Decision),
-    /// It would take longer than the deadline, or the deadline has passed already.
+    /// The wait would exceed the deadline, or the deadline has already passed.
     DeadlineExceeded(Decision),
-    /// It would act further ahead than reservations may: than the limiter's `longest_wait`, or than its algorithm
-    /// can book.
+    /// It would act further ahead than reservations may: than the limiter's `longest_wait`, or than its algorithm can
+    /// book.
     TooFarAhead(Decision),
-    /// The key is blocked, so waiters for it are refused.
+    /// The key is blocked, so its waiters are denied.
     Blocked(Decision),
     /// The queue is full.
     QueueFull(Decision),
-    /// It was shed: dropped from a line that had been too long for too long.
+    /// The request was shed: dropped from a queue that had been too long for too long.
     Dropped(Decision),
 }
 
 impl RateDenied {
-    /// The refusal for a decision that doesn't pass in time.
+    /// The denial for a decision that doesn't pass in time.
     pub(crate) fn from_decision(decision: Decision) -> Self {
         match decision.outcome {
             Outcome::Never => Self::ExceedsBurst(decision),
@@ -50,7 +50,7 @@ impl RateDenied {
         }
     }
 
-    /// What the limit said: remaining, `retry_after`, `reset_after`.
+    /// The decision of the limit: remaining, `retry_after`, `reset_after`.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::ExceedsBurst(decision)

@@ -1,11 +1,11 @@
-//! Waiting in line: locks, wake-ups and timers. Whose turn it is is decided by `line/single.rs` for the line of
-//! one limit, and by `line/queue.rs` where several clients or lanes share one.
+//! Wait queues: locks, wake-ups and timers. `wait_queue/fifo_queue.rs` orders the waiters of one limit, and
+//! `wait_queue/shared_queue.rs` those of several clients or lanes.
 //!
-//! There is no background thread. The first waiter keeps the time for all: it arms a timer for its turn, and
-//! when that fires it moves the line on and wakes exactly those that passed or were dropped. When it leaves,
-//! for whatever reason, the next one is woken to take over, unless its own timer is early enough. Every call
-//! that touches the line moves it on as well. So a timer that fires late causes a delay, but loses no token:
-//! each turn counts from the time at which it came.
+//! There is no background thread. The first waiter keeps the time for all: it arms a timer for the time at which it
+//! passes. When the timer fires, it advances the queue and wakes exactly the waiters that passed or were dropped. When
+//! it leaves, for any reason, the next waiter is woken to take over, unless its own timer is early enough. Every call
+//! that touches the queue advances it as well. So a late timer causes a delay, but loses no token: each waiter passes
+//! as of the time at which it became due.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -37,52 +37,52 @@ use shared_queue::{JoinOutcome, QueueDiscipline, SharedQueue};
 use waiter_places::WaiterId;
 use waiter_wakers::{PendingWakeups, WaiterWakers};
 
-/// The waiters of a line, in whatever order they are served.
+/// The waiters of a queue, in the order of its discipline.
 pub trait Waiters {
-    /// Whose turn comes next, and when.
+    /// The waiter that passes next, and when.
     fn first(&self) -> Option<(WaiterId, Timestamp)>;
 
-    /// When this waiter has to look again if nothing wakes it.
+    /// The time at which this waiter must check again if nothing wakes it.
     fn next_poll_at(&mut self, now: Timestamp, id: WaiterId) -> Option<Timestamp>;
 
-    /// Waiters that needn't wait any more; each is returned once.
+    /// Waiters that no longer wait; each is returned once.
     fn take_finished(&mut self) -> Vec<WaiterId>;
 
-    /// The result for this waiter, if it needn't wait any more: how it passed, or why it was refused. Its place is free
+    /// The result for this waiter, if it no longer waits: how it passed, or why it was denied. Its position is free
     /// then.
     fn collect(&mut self, id: WaiterId, now: Timestamp) -> Option<Result<WaitOutcome, RateDenied>>;
 
-    /// Frees the memory of many waiters, if none of them is left and the line stays.
+    /// Frees the memory of many waiters, if none of them remains and the queue stays.
     fn free_memory(&mut self) -> bool {
         false
     }
 }
 
-/// Where a waiter can stand in line.
+/// A queue that waiters can join.
 pub trait WaitQueue: Copy {
     type Waits: Waiters;
 
     fn clock(&self) -> &dyn Clock;
 
-    /// Changes the line, makes sure that a waiter keeps the time, and wakes those that are affected; not
-    /// `present`, which is looking at the line already.
+    /// Changes the queue, makes sure that a waiter keeps the time, and wakes the affected waiters, except `present`,
+    /// which is already running.
     fn visit<T>(
         &self,
         present: Option<WaiterId>,
         change: impl FnOnce(&mut QueueState<Self::Waits>) -> T,
     ) -> T;
 
-    /// Lets every waiter pass whose turn has come by `now`.
+    /// Lets every waiter pass that is due by `now`.
     fn advance(&self, waits: &mut Self::Waits, now: Timestamp);
 
-    /// This waiter leaves, after every waiter whose turn came before has passed.
+    /// Removes this waiter, after every waiter that was due before has passed.
     fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: WaiterId);
 
-    /// A place was given up.
+    /// Records that a waiter left.
     fn waiter_left(&self) {}
 }
 
-/// A pointer to the post where a waiter stands, borrowed or shared.
+/// A pointer to the queue of a waiter, borrowed or shared.
 pub(crate) trait QueuePointer {
     type Post<'a>: WaitQueue
     where
@@ -90,41 +90,41 @@ pub(crate) trait QueuePointer {
 
     fn post(&self) -> Self::Post<'_>;
 
-    /// Sleeps by the post's clock. Nothing lies between a look at the line and this: a model checker's thread that
-    /// yields in between loses a wake-up, as real ones don't.
+    /// Sleeps by the queue's clock. Nothing may come between a check of the queue and this call: a thread of a model
+    /// checker that yields in between would lose a wake-up, unlike a real one.
     fn nap_until(&self, at: Timestamp) {
         self.post().clock().park_until_woken(at);
     }
 }
 
-/// A line, and how to wake those who stand in it.
+/// A queue, and the wakers of its waiters.
 #[derive(Debug)]
 pub struct QueueState<W> {
     pub(crate) waits: W,
     seats: WaiterWakers,
 }
 
-/// A waiter whose turn came.
+/// The result for a waiter that passed.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitOutcome {
-    /// When its turn came.
+    /// The time at which it passed.
     pub(crate) at: Timestamp,
     pub(crate) waited: Duration,
-    /// What it was charged, if it can give that back.
+    /// The receipt of its charge, if that can be refunded.
     pub(crate) ticket: Option<ChargeTicket>,
 }
 
-/// How a wait stands.
+/// The state of a wait.
 pub(crate) enum WaitProgress {
     Done(Result<WaitOutcome, RateDenied>),
-    /// Until it is woken, or until this time if it keeps the time or has a deadline.
+    /// It waits for a wake-up, or until this time if it keeps the time or has a deadline.
     Waiting(Option<Timestamp>),
 }
 
-/// A place in line; dropping it frees the place, and costs nothing.
+/// A position in a queue. Dropping it frees the position, and charges nothing.
 pub(crate) struct QueuedWaiter<S: QueuePointer> {
     at: S,
-    /// None once it is free, and may be another's.
+    /// `None` once the position is free, and may belong to another waiter.
     id: Option<WaiterId>,
 }
 
@@ -136,13 +136,13 @@ impl<W: Waiters> QueueState<W> {
         }
     }
 
-    /// Which wakers to call and which to drop after a change, once the lock is released.
+    /// The wakers to call and to drop after a change, once the lock is released.
     pub(crate) fn collect_wakeups(&mut self, present: Option<WaiterId>) -> PendingWakeups {
         let (done, first) = (self.waits.take_finished(), self.waits.first());
         self.seats.collect_wakeups(done, first, present)
     }
 
-    /// Frees the memory of many waiters, once none of them is left.
+    /// Frees the memory of many waiters, once none of them remains.
     fn free_memory(&mut self) {
         if self.seats.are_many() && self.waits.free_memory() {
             self.seats.clear();
@@ -151,7 +151,7 @@ impl<W: Waiters> QueueState<W> {
 }
 
 impl<S: QueuePointer> QueuedWaiter<S> {
-    /// The waiter that got this place in the line at this post.
+    /// The waiter with this position in the queue.
     pub(crate) const fn new(at: S, id: WaiterId) -> Self {
         Self { at, id: Some(id) }
     }
@@ -161,7 +161,7 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         &self.at
     }
 
-    /// Looks whether it has to wait any longer; if so, it will be woken by this waker.
+    /// Checks whether it still has to wait. If so, this waker will wake it.
     pub(crate) fn poll_outcome(&mut self, waker: &Waker) -> WaitProgress {
         let Some(id) = self.id else {
             panic!("a place in line was looked at after it had been left");
@@ -182,8 +182,7 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         })
     }
 
-    /// Blocks the thread, but gives up after looking this many times, as a dropped future would. For the model
-    /// checker.
+    /// Blocks the thread, but gives up after this many polls, as a dropped future would. For the model checker.
     #[cfg(any(loom, shuttle))]
     pub(crate) fn wait_for_polls(
         mut self,
@@ -203,7 +202,7 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         None
     }
 
-    /// Blocks the thread until it needn't wait any longer.
+    /// Blocks the thread until the wait is over.
     pub(crate) fn wait_blocking(mut self) -> Result<WaitOutcome, RateDenied> {
         let waker = crate::patience::thread_waker();
         loop {
@@ -231,7 +230,7 @@ impl<S: QueuePointer> Drop for QueuedWaiter<S> {
     }
 }
 
-/// A line shared by threads and tasks, with its clock.
+/// A queue shared by threads and tasks, with its clock.
 pub(crate) struct SharedWaitQueue<D: QueueDiscipline, C> {
     state: Mutex<QueueState<SharedQueue<D>>>,
     clock: C,
@@ -249,7 +248,7 @@ impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
         &self.clock
     }
 
-    /// Reads the line as it stood when it was last touched.
+    /// Reads the queue as it was when it was last changed.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&SharedQueue<D>) -> T) -> T {
         read(&ignore_poison(self.state.lock()).waits)
     }
@@ -268,7 +267,7 @@ impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
         })
     }
 
-    /// Passes, or takes a place.
+    /// Passes, or joins the queue.
     fn enter(
         &self,
         ask: D::Client,
@@ -277,7 +276,7 @@ impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
     ) -> Result<Option<QueuedWaiter<&Self>>, RateDenied> {
         let entered = self.visit(None, |state| {
             let now = self.clock.now();
-            // A new waiter looks again as soon as it begins to wait, so it needn't be woken before that.
+            // A new waiter polls as soon as it begins to wait, so it needs no wake-up before.
             state.waits.join(now, ask, cost, patience(now))
         })?;
         Ok(match entered {

@@ -6,7 +6,7 @@ use crate::{
     WindowAlignment,
 };
 
-/// A ledger with a past, at 100 s, and what it says then and later.
+/// A ledger with past charges, at 100 s.
 fn used<A: Arithmetic>(limit: &A) -> Ledger<A> {
     let mut ledger = Ledger::default();
     for (millis, cost) in [(98_300, 2), (99_100, 1), (99_600, 3), (99_900, 2)] {
@@ -114,8 +114,8 @@ fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
     assert_eq!(ledger.decide(&fast, now, 4).remaining, 0);
 }
 
-/// What becomes of a booking when a live change, a gift or a reset comes between: five of five are spent
-/// and five more are booked, and then `between` happens.
+/// What remains of a booking when a live change, a refund or a reset comes between: five of five are spent and five
+/// more are booked, and then `between` happens.
 fn left_after<A: Arithmetic>(between: impl Fn(&mut LimitLedger<A>, Timestamp)) -> [u64; 2] {
     let rate = Rate::per_second(1).burst(5);
     let limit = A::new(rate).or_else(|_| A::new(Rate::new(5, Duration::from_secs(5))));
@@ -126,7 +126,7 @@ fn left_after<A: Arithmetic>(between: impl Fn(&mut LimitLedger<A>, Timestamp)) -
         .reserve(now, 5, Duration::MAX)
         .expect("the next five seconds");
     between(&mut book, now);
-    // A window before what is booked passes nothing.
+    // A window lets nothing pass before a booking.
     let later = now + Duration::from_secs(10);
     let before = book.peek(later, 0).remaining;
     book.cancel(now, &booked);
@@ -143,7 +143,7 @@ fn what_was_booked_before_a_change_a_gift_or_a_reset_stays_booked() {
         same(left_after::<A>(|book, now| {
             let (limit, ledger) = book.parts_mut();
             ledger.reset();
-            // Somebody else spends what the reset gave.
+            // Another request spends the tokens that the reset freed.
             let booked = ledger.reserve(limit, now, 5, Duration::MAX);
             let again = ledger.reserve(limit, now, 5, Duration::MAX);
             assert!(booked.is_ok() && again.is_ok());
@@ -167,7 +167,7 @@ fn what_is_promised_after_a_faster_change_is_not_promised_again() {
     let second = book.reserve(now, 5, Duration::MAX).unwrap();
     assert_eq!(second.at(), Timestamp::from_secs(1));
     book.cancel(now, &first);
-    // All of the bucket is the second's.
+    // The second booking takes the whole bucket.
     assert!(!book.decide(second.at(), 1).is_allowed());
 }
 
@@ -183,7 +183,7 @@ fn what_is_promised_on_a_gift_is_not_promised_again() {
     assert_eq!(second.at(), Timestamp::from_secs(2));
     book.cancel(later, &first);
     let third = book.reserve(later, 4, Duration::MAX).unwrap();
-    // Six at once where five may: no sooner than a second after the two.
+    // Six where the burst is five: no sooner than a second after the two.
     assert!(third.at() >= Timestamp::from_secs(3), "{}", third.at());
 }
 

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::{Rate, TIME_UNITS};
 
-/// Why a text is not a rate, and where.
+/// Why a text is not a rate, and at which place.
 ///
 /// ```
 /// use tollgate_core::Rate;
@@ -47,7 +47,7 @@ enum RateProblem {
 }
 
 impl RateParseError {
-    /// The byte range of the text that is wrong; empty at a place where something is missing.
+    /// The byte range of the error in the text; empty at the place of a missing part.
     pub fn span(&self) -> Range<usize> {
         self.place.clone()
     }
@@ -64,7 +64,7 @@ impl fmt::Display for RateParseError {
 }
 
 impl RateParseError {
-    /// What is wrong with `bad`, which begins at this column, and what to write instead.
+    /// Writes what is wrong with `bad`, which begins at this column, and a correction.
     fn write_problem(&self, f: &mut fmt::Formatter<'_>, bad: &str, column: usize) -> fmt::Result {
         match self.problem {
             RateProblem::Empty => f.write_str("it is empty; write a rate such as 100/s burst 200"),
@@ -125,13 +125,13 @@ impl RateParseError {
         }
     }
 
-    /// The text again, with marks below what is wrong.
+    /// Writes the text again, with marks below the error.
     fn write_marker(&self, f: &mut fmt::Formatter<'_>, column: usize, width: usize) -> fmt::Result {
         if self.text.chars().any(char::is_control) {
-            // A control character would break the picture, so the text is shown without marks.
+            // A control character would shift the marks, so the text is shown escaped and without marks.
             return write!(f, "\n  {}", self.text.escape_debug());
         }
-        // One by one: a formatter's own width has 16 bits, and panics beyond.
+        // Written one by one: a formatter's own width has 16 bits, and panics beyond.
         write!(f, "\n  {}\n  ", self.text)?;
         (1..column).try_for_each(|_| f.write_str(" "))?;
         (0..width).try_for_each(|_| f.write_str("^"))
@@ -140,7 +140,7 @@ impl RateParseError {
 
 impl core::error::Error for RateParseError {}
 
-/// Longest period a rate may be written with: what the exact form takes.
+/// The longest period of a written rate: the longest that the exact form can represent.
 const LONGEST_PERIOD_NANOS: u128 = 1_000_000_000_000_000 * 1_000_000_000;
 
 pub(super) fn parse(text: &str) -> Result<Rate, RateParseError> {
@@ -192,7 +192,7 @@ impl<'a> Scanner<'a> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Takes the characters that fit and returns them with their place.
+    /// Takes the characters that `fits` accepts, and returns them with their place.
     fn take_while(&mut self, fits: impl Fn(char) -> bool) -> (&'a str, Range<usize>) {
         let rest = self.rest();
         let length = rest.find(|c| !fits(c)).unwrap_or(rest.len());
@@ -209,7 +209,7 @@ impl<'a> Scanner<'a> {
         found
     }
 
-    /// Takes `word` if it stands here whole, in any case.
+    /// Takes `word` if it is the next whole word, in any case.
     fn eat_word(&mut self, word: &str) -> bool {
         let before = self.at;
         let (found, _) = self.take_while(char::is_alphabetic);
@@ -220,7 +220,7 @@ impl<'a> Scanner<'a> {
         matches
     }
 
-    /// A whole number by itself, which no unit follows at once.
+    /// A whole number that no unit follows directly.
     fn parse_number(&mut self, missing: RateProblem) -> Result<u64, RateParseError> {
         let start = self.at;
         let (_, digits) = self.take_while(|c| c.is_ascii_digit() || c == '_');
@@ -279,13 +279,13 @@ impl<'a> Scanner<'a> {
         if nanos > LONGEST_PERIOD_NANOS {
             return Err(self.error(start..place.end, RateProblem::PeriodTooLong));
         }
-        // 10^15 s is far inside what a Duration holds, so neither part can overflow.
+        // 10^15 s is far below the maximum of a Duration, so neither part can overflow.
         let whole = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX);
         let rest = u32::try_from(nanos % 1_000_000_000).unwrap_or(0);
         Ok(Duration::new(whole, rest))
     }
 
-    /// An error about the word that stands here, or about the end.
+    /// An error about the next word, or about the end of the text.
     fn error_here(&self, problem: RateProblem) -> RateParseError {
         let rest = self.rest();
         let length = rest.find(char::is_whitespace).unwrap_or(rest.len());
@@ -301,7 +301,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Whether what follows a number makes it larger: `k`, `M`, `e3`.
+/// Whether the text after a number multiplies it: `k`, `M`, `e3`.
 fn is_abbreviated(more: &str) -> bool {
     let mut signs = more.chars();
     match signs.next() {
@@ -311,7 +311,7 @@ fn is_abbreviated(more: &str) -> bool {
     }
 }
 
-/// The number that `1k` or `1e3` is short for, if it is one.
+/// The number that `1k` or `1e3` abbreviates, if it is one.
 fn expand_abbreviation(short: &str) -> Option<u64> {
     let end = short.find(|c: char| c.is_ascii_alphabetic())?;
     let digits: String = short[..end].chars().filter(|c| *c != '_').collect();
@@ -325,7 +325,7 @@ fn expand_abbreviation(short: &str) -> Option<u64> {
     number.checked_mul(10_u64.checked_pow(power)?)
 }
 
-/// Whether a unit is a part of a calendar, of which not all are equally long.
+/// Whether a unit is a part of a calendar, whose months and years differ in length.
 fn is_calendar_unit(unit: &str) -> bool {
     let units = ["month", "months", "mo", "year", "years", "y", "quarter"];
     units.iter().any(|known| unit.eq_ignore_ascii_case(known))

@@ -1,4 +1,4 @@
-//! Any algorithm behind one small lock, booked ahead in order.
+//! Any algorithm behind one small lock, with reservations in order.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::clock_steps::LatestTime;
 use crate::holds::{HoldId, OpenHolds};
 use crate::sync::{Mutex, MutexGuard, ignore_poison};
 
-/// A slot, whichever algorithm it is of: a limit of any kind that needs more than a word.
+/// A locked limit of any algorithm that needs more than a word.
 pub(crate) trait LockedCell: fmt::Debug + Send + Sync {
     fn allow(&self, now: Timestamp, cost: u64) -> bool;
     fn check(&self, now: Timestamp, cost: u64) -> Decision;
@@ -35,7 +35,7 @@ pub(crate) trait LockedCell: fmt::Debug + Send + Sync {
     ) -> Result<ChargeTicket, BookingError>;
     fn cancel(&self, now: Timestamp, ticket: &ChargeTicket, undo: CancelScope) -> bool;
     fn drain_time(&self, tokens: u128) -> Duration;
-    /// Which it is; windows wherever they begin.
+    /// The algorithm, with the default window alignment.
     fn algorithm(&self) -> Algorithm;
     fn tokens(&self, now: Timestamp, out: Outstanding) -> f64;
     fn rate(&self) -> Rate;
@@ -44,7 +44,7 @@ pub(crate) trait LockedCell: fmt::Debug + Send + Sync {
     fn set_switch(&self, now: Timestamp, mode: Switch);
 }
 
-/// A limit that is in force, or bypassed.
+/// A limit that is enforced or bypassed.
 #[derive(Debug)]
 pub(crate) struct LockedLimit<A: Arithmetic> {
     algorithm: Algorithm,
@@ -65,14 +65,14 @@ impl<A: Arithmetic> LockedLimit<A> {
         }
     }
 
-    /// The book, for a caller that asks for tokens.
+    /// The ledger, for a request that takes tokens.
     #[inline]
     fn ledger_for_charge(&mut self, now: Timestamp) -> &mut LimitLedger<A> {
         self.latest.advance_to(now);
         self.ledger_at(now)
     }
 
-    /// The book, with what is out kept out of what drained until now.
+    /// The ledger at this time, with outstanding tokens kept from draining until then.
     #[inline]
     fn ledger_at(&mut self, now: Timestamp) -> &mut LimitLedger<A> {
         self.follow_back(now);
@@ -92,7 +92,7 @@ impl<A: Arithmetic> LockedLimit<A> {
 
     #[cold]
     fn follow_clock_back(&mut self, from: Timestamp, to: Timestamp) {
-        // By what it is counted by, also while a limit is in force that counts nothing.
+        // Under the limit that counts the state, which may be older than a limit in force that counts nothing.
         let (limit, ledger) = self.book.counting_parts_mut();
         self.holds.shift_clock(ledger, limit, from, to);
         ledger.follow_clock_back(limit, from, to);
@@ -102,7 +102,7 @@ impl<A: Arithmetic> LockedLimit<A> {
         match self.mode {
             Switch::Bypass => Decision::UNLIMITED,
             Switch::Enforce if self.holds.is_empty() => self.ledger_at(now).peek(now, cost),
-            // A look at a later time must not change what is out until then.
+            // A peek at a later time must not change what is outstanding until then.
             Switch::Enforce => {
                 self.follow_back(now);
                 let (limit, ledger) = self.book.parts_mut();
@@ -208,7 +208,7 @@ where
             return f64::INFINITY;
         }
         if !A::Floor::IS_DEBT {
-            // What is booked ahead isn't there, though no state shows it.
+            // Booked tokens aren't available, although the state of a window doesn't show it.
             return slot.peek(now, 0).remaining as f64;
         }
         let book = slot.ledger_at(now);
@@ -227,7 +227,7 @@ where
         let mut slot = lock(self);
         let old = slot.book.limit();
         let limit = old.at_rate(change(old.rate()))?;
-        // As of the latest time, if the clock is a little behind that: what it went back isn't something that was spent.
+        // At the latest time, if the clock is a little behind that: the step isn't spent tokens.
         slot.ledger_for_charge(at);
         let latest = slot.latest.at().max(at);
         slot.book.set_limit(latest, limit);
@@ -240,7 +240,7 @@ where
     }
 }
 
-/// How long so many tokens take at least, from when the first of them passes.
+/// How long this many tokens take at least, from the time at which the first of them passes.
 pub(crate) fn drain_time(algorithm: Algorithm, rate: Rate, tokens: u128) -> Duration {
     let period = rate.period().map_or(0, |period| period.as_nanos());
     let limit = u128::from(rate.burst_size().max(1));
@@ -250,12 +250,12 @@ pub(crate) fn drain_time(algorithm: Algorithm, rate: Rate, tokens: u128) -> Dura
             tokens.saturating_mul(period).div_ceil(count)
         }
         Algorithm::SlidingLog => (tokens / limit).saturating_mul(period),
-        // The first may be at the end of its window.
+        // The first token may pass at the end of its window.
         Algorithm::FixedWindow(_) => {
             let windows = (tokens / limit).saturating_sub(1);
             windows.saturating_mul(period)
         }
-        // Which sees up to two limits in one window.
+        // A sliding counter may admit up to two limits in one window.
         Algorithm::SlidingCounter => {
             let windows = (tokens / (2 * limit)).saturating_sub(1);
             windows.saturating_mul(period)

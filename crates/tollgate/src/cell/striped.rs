@@ -1,22 +1,21 @@
-//! One very hot limit: each thread spends from a small interval of the TAT line of its own.
+//! One very hot limit: each thread spends from a small lease of its own, an interval of the shared word's TATs.
 //!
-//! A stripe owns `[next, end)` of the line that the shared word handed out. Its tokens die as time
-//! passes them (`next = max(next, now)`), so a stripe can't hoard, and what was handed out lies
-//! within the word's own bound: the sum of all stripes never admits more than one limiter would.
-//! Near the limit, when the word has no whole interval to give, threads take single tokens from it.
+//! A stripe owns the interval `[next, end)` that the shared word leased to it. Its tokens expire as time passes them
+//! (`next = max(next, now)`), so a stripe can't hoard, and all leases lie within the word's own bound: the sum of all
+//! stripes never admits more than one limiter would. Near the limit, when the word has no whole lease left, threads
+//! take single tokens from it.
 //!
 //! # Memory ordering
-//! Only the holder of `refilling` changes `end`, and `next` other than forward; spenders load `next`,
-//! then `end`, and swap `next` forward.
+//! Only the holder of `refilling` changes `end`, or moves `next` other than forward. Spenders load `next`, then `end`,
+//! and swap `next` forward.
 //!
-//! * A refill changes `next` first and stores the new `end` after it (release): whoever sees the new
-//!   `end` (acquire) and then swaps from an older `next` fails, and whoever sees the new `next` with
-//!   the old `end` finds the stripe empty, because the new lease begins where the old one ended or
-//!   later.
-//! * Only when a rest was handed back may `next` fall. `end` is zero by then (release), so between the
-//!   fall and the new `end` there is nothing to spend. A late spender that still holds the very
-//!   `next` at which the new lease begins spends less than a lease from there, which is owned again.
-//! * `next` changes by read-modify-write only, so that its changes have one order for everyone.
+//! * A refill changes `next` first and stores the new `end` after it (release). A thread that sees the new `end`
+//!   (acquire) and then swaps from an older `next` fails. A thread that sees the new `next` with the old `end` finds
+//!   the stripe empty, because the new lease begins where the old one ended or later.
+//! * `next` may fall only after the rest of a lease was returned. `end` is zero by then (release), so between the fall
+//!   and the new `end` there is nothing to spend. A late spender that still holds the very `next` at which the new
+//!   lease begins spends less than a lease from there, and the stripe owns that again.
+//! * `next` changes by read-modify-write only, so all threads see its changes in one order.
 
 use std::time::Duration;
 
@@ -30,15 +29,15 @@ use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
 
-/// How much of the TAT line a stripe takes at once: about a microsecond. More would
-/// mostly die unused, less would go to the shared word too often.
+/// How much of the TAT interval a stripe leases at a time: about a microsecond. More would mostly expire unused, less
+/// would use the shared word too often.
 const LEASE_UNITS: u64 = units::from_nanos(1_000);
 
 #[derive(Debug)]
 pub(crate) struct Striped {
     shared_word: GcraWord,
     stripes: Box<[Padded<Stripe>]>,
-    /// How many tokens a stripe takes at once; 0 or 1 means that stripes are of no use.
+    /// How many tokens a stripe leases at a time; 0 or 1 means that stripes don't help.
     lease_tokens: AtomicU64,
 }
 
@@ -62,7 +61,7 @@ impl Striped {
         striped
     }
 
-    /// Spends all that there is at the anchor.
+    /// Spends all tokens, as of the anchor.
     pub(crate) fn exhaust(&self) {
         self.shared_word.exhaust();
     }
@@ -86,13 +85,12 @@ impl Striped {
         decision
     }
 
-    /// Decides by the shared word alone, without charging.
+    /// Decides with the shared word alone, without charging.
     pub(crate) fn peek(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
         self.shared_at(now).peek(now, cost, out)
     }
 
-    /// Whether a cost would pass by the shared word alone, from which [`reserve`](Self::reserve)
-    /// takes it.
+    /// Whether a cost would pass with the shared word alone, from which [`reserve`](Self::reserve) takes it.
     pub(crate) fn would_pass(&self, now: Timestamp, cost: u64) -> bool {
         self.shared_at(now).would_pass(now, cost)
     }
@@ -154,7 +152,7 @@ impl Striped {
             return false;
         }
         self.shared_at(now);
-        // No price (bypassed, or a look), or one beyond the word: the shared word knows what to do.
+        // No price (bypassed, or a peek), or a price beyond the word: the shared word handles both.
         let price = match self.shared_word.interval().checked_mul(cost) {
             None | Some(0) => return false,
             Some(price) => price,
@@ -164,9 +162,9 @@ impl Striped {
             || (self.refill(stripe, now, lease) && stripe.spend(local, price))
     }
 
-    /// Drops the tokens of this thread's stripe that time has passed, after the shared word has admitted a
-    /// request. Otherwise a thread whose clock steps back would find tokens again that were lost at its later
-    /// time. Always true, to end a chain of attempts.
+    /// Drops the expired tokens of this thread's stripe, after the shared word has admitted a request. Otherwise a
+    /// thread whose clock steps back would find tokens again that had expired at its later time. Always true, to end a
+    /// chain of attempts.
     fn expire_own_stripe(&self, now: Timestamp) -> bool {
         let now = units::from_time(self.shared_word.time_since_anchor(now));
         let stripe = self.own_stripe();
@@ -180,8 +178,8 @@ impl Striped {
         true
     }
 
-    /// The shared word, once it counts from close to this time. What stripes hold of its line from before is
-    /// given up first.
+    /// The shared word, with an anchor close to this time. If the anchor must move, the stripes give up their leases
+    /// first.
     #[inline]
     fn shared_at(&self, now: Timestamp) -> &GcraWord {
         if !self.shared_word.is_near(now) && self.shared_word.is_far(now) {
@@ -190,8 +188,8 @@ impl Striped {
         &self.shared_word
     }
 
-    /// While something is out, no stripe takes a lease: when tokens come back, the TAT falls, and a lease would
-    /// lie beyond it.
+    /// Takes an estimate. While tokens are outstanding, no stripe takes a lease: when tokens come back, the TAT falls,
+    /// and a lease would lie beyond it.
     pub(crate) fn hold(
         &self,
         now: Timestamp,
@@ -223,14 +221,14 @@ impl Striped {
         &self.stripes[thread_number() & (self.stripes.len() - 1)].0
     }
 
-    /// Near the limit, before the shared word is asked for the whole cost: hands back what is left
-    /// of this thread's lease, if nothing was built on it and the cost passes then. Otherwise the
-    /// cost would be built on it and put it out of reach.
+    /// Near the limit, before the shared word is charged the whole cost: returns the rest of this thread's lease, if no
+    /// later charge relies on it and the cost passes then. Otherwise the cost would be charged behind the rest, which
+    /// could then never be returned.
     fn spend_returning_unspent(&self, now: Timestamp, cost: u64) -> bool {
         let local = self.shared_word.time_since_anchor(now);
         let stripe = self.own_stripe();
         let rest = stripe.unspent(local);
-        // A refusal must write nothing, so look before touching anything.
+        // A denial must write nothing, so peek before anything changes.
         if rest.0 >= rest.1
             || !self
                 .shared_word
@@ -244,11 +242,11 @@ impl Striped {
         returned && self.shared_word.allow(now, cost)
     }
 
-    /// Moves a stripe's rest back to the shared word. The caller holds the stripe.
+    /// Returns the rest of a stripe's lease to the shared word. The caller holds the stripe.
     fn return_unspent(&self, stripe: &Stripe, now: Timestamp) -> bool {
         let (next, end) = stripe.unspent(now);
         let seen = stripe.next.load(Ordering::Acquire);
-        // First nobody can spend it here any more, then it is spendable there.
+        // The rest becomes unspendable here before it becomes spendable there.
         let emptied = next < end
             && seen <= next
             && stripe
@@ -260,20 +258,19 @@ impl Striped {
         }
         let returned = self.shared_word.restore_tat(end, next);
         if returned {
-            // What ends here is no longer owned: before a new lease lowers `next`.
+            // The lease is no longer owned. This must be stored before a new lease lowers `next`.
             stripe.end.store(0, Ordering::Release);
         } else {
-            // Somebody built on it: it stays here. Nobody can have spent from an empty stripe.
+            // A later charge relies on it, so the rest stays here. No thread can have spent from the empty stripe.
             stripe.next.swap(next, Ordering::AcqRel);
         }
         returned
     }
 
-    /// Takes a lease from the shared word. False if there is none, or another thread is refilling the same
-    /// stripe.
+    /// Takes a lease from the shared word. False if there is none, or another thread is refilling the same stripe.
     #[cold]
     fn refill(&self, stripe: &Stripe, now: Timestamp, lease: u64) -> bool {
-        // A refusal must write nothing, so look before taking the flag.
+        // A denial must write nothing, so peek before taking the flag.
         if self
             .shared_word
             .describe_outcome(now, Outcome::Allowed)
@@ -283,7 +280,8 @@ impl Striped {
         {
             return false;
         }
-        // Whoever holds something has stopped all leases before this stripe could be claimed.
+        // A hold sets this to zero before it empties the stripes, so it must be read again after this stripe was
+        // claimed.
         let stopped = self.lease_tokens.load(Ordering::Relaxed) == 0;
         let end = if stopped {
             None
@@ -293,7 +291,7 @@ impl Striped {
         if let Some(end) = end {
             let price = self.shared_word.interval().saturating_mul(lease);
             let start = end.to_word().saturating_sub(price);
-            // An interval that continues the old one adds to what is left of it.
+            // A lease that continues the old one adds to its rest.
             if start != stripe.end.load(Ordering::Relaxed) {
                 stripe.next.swap(start, Ordering::AcqRel);
             }
@@ -303,7 +301,7 @@ impl Striped {
         end.is_some()
     }
 
-    /// Keeps every stripe empty while a change is made, so that no token of the old pace remains.
+    /// Keeps every stripe empty during a change, so that no token of the old rate remains.
     fn with_stripes_emptied<T>(&self, change: impl FnOnce() -> T) -> T {
         for stripe in &self.stripes {
             let mut backoff = Backoff::default();
@@ -319,7 +317,8 @@ impl Striped {
         result
     }
 
-    /// None while something is out, else about a microsecond of tokens, at most an eighth of a stripe's share of the burst.
+    /// Sets the size of a lease: none while tokens are outstanding, otherwise about a microsecond of tokens, at most an
+    /// eighth of a stripe's share of the burst.
     fn update_lease_size(&self, limit: &Gcra) {
         let by_time = LEASE_UNITS / limit.interval_units().max(1);
         let stripes = u64::try_from(self.stripes.len()).unwrap_or(u64::MAX);
@@ -357,7 +356,7 @@ impl Stripe {
         }
     }
 
-    /// What is left of the lease at `now`: `[next, end)`.
+    /// The rest of the lease at `now`: `[next, end)`.
     fn unspent(&self, now: Timestamp) -> (u64, u64) {
         let next = self.next.load(Ordering::Acquire).max(units::from_time(now));
         (next, self.end.load(Ordering::Acquire))

@@ -1,11 +1,11 @@
 //! The emergency switch of a limiter.
 
-/// Whether a limiter limits.
+/// Whether a limiter enforces its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Switch {
-    /// It does.
+    /// The limit is enforced.
     #[default]
     Enforce,
-    /// Everything passes and nothing is charged; what was spent before drains as usual.
+    /// Everything passes and nothing is charged. Earlier charges drain as usual.
     Bypass,
 }

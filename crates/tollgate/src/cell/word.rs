@@ -1,29 +1,28 @@
 //! GCRA in one atomic word: lock-free, a denial writes nothing, and the rate can change live.
 //!
 //! # Memory ordering
-//! The TAT is one location, and every admission is a compare-and-swap on it, so coherence alone
-//! makes the sum of all admissions exact: its operations are relaxed. The interval and capacity
-//! beside it are guarded by a sequence number that is odd while they change:
+//! The TAT is one location, and every admission is a compare-and-swap on it, so coherence alone makes the sum of all
+//! admissions exact: its operations are relaxed. A sequence number that is odd during a change guards the interval and
+//! the capacity beside it:
 //!
-//! * A reader loads the sequence (acquire), the three words (relaxed), and after an acquire fence
-//!   the sequence again. If it read any word of a change in progress, the fence pairs with the
-//!   writer's release fence and the second load sees the odd number: it starts again.
-//! * A writer stores the odd number, fences (release), stores the words, **moves the TAT** to its new
-//!   scale, and stores the even number (release). A check that had read everything before the
-//!   change then loses its compare-and-swap and reads again: no charge of the old interval lands on
-//!   the new scale. A TAT that is not ahead of now means "nothing spent" whatever its value, so the
-//!   writer gives it another one. A TAT that is ahead keeps its value only if its scale stays (the
-//!   same interval, or a switch to or from bypass, zero and unlimited, which have no scale), or
-//!   if both scales round to it; the late charge then counts as made just before the change. (And
-//!   if refunds bring the TAT back to the very value that was read, once, at the old price.)
-//! * A check that loses its compare-and-swap to another one has learned the TAT by it, and tries that at once: after an
-//!   acquire fence it loads the sequence again. If the TAT is one that a change moved, or was charged after that, the fence
-//!   pairs with the writer's release fence (a charge is a read-modify-write, and so continues what the writer's move
-//!   released), and the load sees another number. If it sees the same one, the words that it has are those of this TAT.
-//! * `burst` is read apart, for the report alone: a decision made during a change may name the
-//!   other limit.
+//! * A reader loads the sequence (acquire), the three words (relaxed), and after an acquire fence the sequence again.
+//!   If it read any word of a change in progress, the fence pairs with the writer's release fence and the second load
+//!   sees the odd number: the reader starts again.
+//! * A writer stores the odd number, fences (release), stores the words, **moves the TAT** to its new scale, and stores
+//!   the even number (release). A check that had read everything before the change then loses its compare-and-swap and
+//!   reads again: no charge of the old interval lands on the new scale. A TAT that is not ahead of now means "nothing
+//!   spent" whatever its value, so the writer gives it another value. A TAT that is ahead keeps its value only if its
+//!   scale stays (the same interval, or a switch to or from bypass, zero and unlimited, which have no scale), or if
+//!   both scales round to it; the late charge then counts as made just before the change. (Refunds may also bring the
+//!   TAT back to the very value that was read; then one charge is made at the old price.)
+//! * A check that loses its compare-and-swap to another check learns the TAT by it, and tries that immediately: after
+//!   an acquire fence it loads the sequence again. If a change moved the TAT, or it was charged after that, the fence
+//!   pairs with the writer's release fence (a charge is a read-modify-write, so it continues the release sequence of
+//!   the writer's move), and the load sees another number. If it sees the same number, the words that it has are those
+//!   of this TAT.
+//! * `burst` is read separately, for reports only: a decision made during a change may name the other limit.
 //! * The anchor, from which the TAT counts, is one of the words: it moves as in a change (`word/anchor.rs`).
-//! * What is held until it is settled is kept beside the words (`word/held.rs`).
+//! * Holds are stored beside the words until they are settled (`word/holds.rs`).
 
 use std::time::Duration;
 
@@ -44,58 +43,58 @@ mod holds;
 pub(crate) use anchor::AnchorOwner;
 use anchor::{NEAR_NANOS, SLACK};
 
-/// One limit's state on two cache lines of its own: one that charges write, and one that they only read.
+/// The state of one limit on two cache lines of its own: charges write one of them, and only read the other.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct GcraWord {
     terms: WordTerms,
     tat: AtomicU64,
-    /// The TAT after what was booked furthest ahead, and when the latest was booked by the clock.
+    /// The TAT after the booking furthest ahead, and the clock's time of the latest booking.
     latest_booking_tat: AtomicU64,
     latest_booking_time: AtomicU64,
-    /// Charges that left a TAT up to here aren't given back: something held came back since.
+    /// A charge that left a TAT up to here can't be cancelled, because a hold was refunded since.
     refund_barrier: AtomicU64,
-    /// Boxed, so that all of this fits two cache lines.
+    /// Boxed, so that the whole struct fits two cache lines.
     settings: Mutex<Box<WordSettings>>,
 }
 
-/// What a charge reads and doesn't write. It has a cache line of its own, so that a thread has these words at hand while the
-/// line of the TAT is still at another core, and swaps the TAT as soon as it has come.
+/// The words that a charge reads and doesn't write. They have a cache line of their own, so that a thread has them
+/// while another core has the line of the TAT, and can swap the TAT as soon as that line arrives.
 #[derive(Debug)]
 #[repr(align(64))]
 struct WordTerms {
     interval: AtomicU64,
     capacity: AtomicU64,
     burst: AtomicU64,
-    /// Odd while the words above change, and the anchor.
+    /// Odd while the words above, or the anchor, change.
     sequence: AtomicU64,
-    /// Times are kept from here, in nanoseconds of the clock, so that nine years fit the word.
+    /// The TAT counts from here, in nanoseconds of the clock, so that nine years fit the word.
     anchor: AtomicU64,
-    /// Who moves the anchor.
+    /// The owner of the anchor, which moves it.
     mover: AnchorOwner,
 }
 
-/// What a live change replaces; the words above are compiled from it.
+/// The settings that a live change replaces. The words above are compiled from them.
 #[derive(Debug)]
 struct WordSettings {
     limit: Gcra,
-    /// What the TAT counts by: the limit, or the last one that counted tokens.
+    /// The limit under which the TAT counts: the limit in force, or the last one that counted tokens.
     counted_by: Gcra,
     mode: Switch,
-    /// What was taken as an estimate and is not settled yet.
+    /// The estimates that are not settled yet.
     holds: OpenHolds<()>,
-    /// The latest time seen while something is out.
+    /// The latest time of a request while tokens are outstanding.
     latest: LatestTime,
 }
 
-/// A consistent reading of the words.
+/// A consistent snapshot of the words.
 #[derive(Clone, Copy)]
 struct WordView {
     pace: GcraParams,
     tat: TatState,
-    /// The caller's time, counted as the TAT is: 1 ns at the anchor, so that there is always a TAT before it.
+    /// The caller's time, counted as the TAT is: the anchor is 1 ns, so that there is always a TAT before it.
     now: Timestamp,
-    /// Which state of the words it is.
+    /// The version of the words.
     sequence: u64,
 }
 
@@ -103,26 +102,26 @@ struct WordView {
 #[derive(Clone, Copy)]
 struct WordAttempt {
     outcome: Outcome,
-    /// The words as they were read; after a charge, the TAT that it left.
+    /// The words that were read; after a charge, with the new TAT.
     view: WordView,
-    /// How long the request has to wait, in word units: for a denial, until it would pass.
+    /// The wait of the request, in word units; for a denial, until it would pass.
     wait: u64,
 }
 
 impl WordAttempt {
-    /// Whether it was refused for so long that the clock may have been set back since the TAT was charged.
+    /// Whether the wait is so long that the clock may have been set back since the TAT was charged.
     #[inline]
     fn exceeds_slack(&self) -> bool {
         self.outcome == Outcome::Denied && self.wait > SLACK
     }
 }
 
-/// How often a charge swaps the TAT before it waits for a moment: of two threads, the one that loses has the line then,
-/// and succeeds if it doesn't let go of it.
+/// How often a charge swaps the TAT before it pauses. Of two threads, the one that loses has the cache line then, and
+/// succeeds if it tries again without delay.
 const MAX_ATTEMPTS: usize = 2;
 
 impl GcraWord {
-    /// A limit that starts full.
+    /// A limit that starts with a full burst.
     pub(crate) fn new(limit: Gcra, anchor: Timestamp, mover: AnchorOwner) -> Self {
         let pace = limit.params();
         Self {
@@ -148,7 +147,7 @@ impl GcraWord {
         }
     }
 
-    /// Spends all that there is at the anchor.
+    /// Spends all tokens, as of the anchor.
     pub(crate) fn exhaust(&self) {
         let view = self.view(self.anchor());
         let empty = view.pace.empty(view.now);
@@ -171,8 +170,7 @@ impl GcraWord {
         }
     }
 
-    // The rare cases, a lost race or a time far from the anchor, are kept out of line, so that other checks
-    // stay short.
+    // The rare cases, a lost race or a time far from the anchor, are never inlined, so that other checks stay short.
 
     #[cold]
     #[inline(never)]
@@ -187,8 +185,8 @@ impl GcraWord {
         self.adjust_for_anchor(self.decision_of(tried), now)
     }
 
-    /// A decision made as of the anchor, told to a caller whose time is before it: its clock stepped back to
-    /// before the limiter was made.
+    /// Adjusts a decision that was made as of the anchor for a caller whose time is before it: the clock stepped back
+    /// to before the limiter was made.
     fn adjust_for_anchor(&self, mut decision: Decision, now: Timestamp) -> Decision {
         let early = self.anchor() - now;
         if decision.outcome == Outcome::Denied {
@@ -200,12 +198,12 @@ impl GcraWord {
         decision
     }
 
-    /// Decides without charging; with what is out by then, if anything is.
+    /// Decides without charging, with the tokens that will be outstanding then.
     pub(crate) fn peek(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
         let tried = match out {
             Outstanding::NoneHeld => self.evaluate(now, cost),
             Outstanding::SomeHeld => {
-                // Follows a clock that was set, if it was.
+                // Follows a clock that was set back.
                 self.evaluate(self.keep_near(now), cost);
                 evaluate_view(self.view_with_holds(now), cost)
             }
@@ -219,7 +217,7 @@ impl GcraWord {
         self.evaluate(now, cost).outcome == Outcome::Allowed
     }
 
-    /// What an attempt to charge would result in.
+    /// The result that an attempt to charge would have.
     #[inline]
     fn evaluate(&self, now: Timestamp, cost: u64) -> WordAttempt {
         let judged = evaluate_view(self.view(now), cost);
@@ -229,8 +227,8 @@ impl GcraWord {
         judged
     }
 
-    /// Charges a cost that passes now: the pace that it was charged at, and the TAT then. None if it
-    /// was refused, or another thread came between.
+    /// Charges a cost that passes now; returns the rate of the charge and the TAT afterwards. `None` if the cost was
+    /// denied, or another thread came between.
     #[inline]
     pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Option<(GcraParams, TatState)> {
         let tried = self.attempt_near(now, cost)?;
@@ -255,7 +253,7 @@ impl GcraWord {
             return Err(BookingError::Denied(self.adjust_for_anchor(decision, now)));
         }
         let WordView { pace, tat, .. } = tried.view;
-        // A time before the anchor was judged as the anchor.
+        // A time before the anchor was decided as the anchor.
         let reached = now.max(self.anchor());
         let at = match GcraParams::wait_nanos(tried.wait) {
             0 => now,
@@ -267,7 +265,7 @@ impl GcraWord {
         Ok(ChargeTicket::Charged(pace.charge_receipt(tat, at, cost)))
     }
 
-    /// Gives back what nothing was built on: only while the TAT is still what the charge left.
+    /// Cancels a charge that no later charge relies on: only while the TAT is still the one that the charge left.
     pub(crate) fn cancel(&self, now: Timestamp, ticket: &ChargeTicket, undo: CancelScope) -> bool {
         let ChargeTicket::Charged(charge) = ticket else {
             return matches!(ticket, ChargeTicket::Free(_));
@@ -276,14 +274,14 @@ impl GcraWord {
         if tat.to_word() <= self.refund_barrier.load(Ordering::Relaxed) {
             return false;
         }
-        // A lost race means that somebody built on it: nothing more to do.
+        // After a lost race another charge relies on this one, so nothing can be refunded.
         let before = undo.cancel_tat(tat, now, charge);
         before.is_some_and(|before| self.restore_tat(tat.to_word(), before.to_word()))
     }
 
-    /// How long so many tokens take.
+    /// How long this many tokens take to drain.
     pub(crate) fn drain_time(&self, tokens: u128) -> Duration {
-        // Both words change under this lock.
+        // Both words change only under this lock.
         let _unchanged = self.settings();
         let pace = GcraParams {
             interval: self.terms.interval.load(Ordering::Relaxed),
@@ -312,19 +310,19 @@ impl GcraWord {
         self.settings().mode
     }
 
-    /// The pace in force, for a holder that hands out intervals of the TAT line.
+    /// The interval in force, for the stripes that lease intervals of TATs.
     #[inline]
     pub(crate) fn interval(&self) -> u64 {
         self.terms.interval.load(Ordering::Relaxed)
     }
 
-    /// Takes `cost` tokens at once, as an interval of the TAT line: where it ends.
+    /// Takes `cost` tokens that pass now, as an interval of TATs; returns its end.
     pub(crate) fn take_lease(&self, now: Timestamp, cost: u64) -> Option<TatState> {
         let tried = self.charge_or_deny(now, cost, 0);
         (tried.outcome == Outcome::Allowed).then_some(tried.view.tat)
     }
 
-    /// Whether `cost` would pass at once if the TAT, which must now be `end`, fell to `start`.
+    /// Whether `cost` would pass now if the TAT, which must now be `end`, fell to `start`.
     pub(crate) fn would_pass_after_return(
         &self,
         now: Timestamp,
@@ -337,14 +335,14 @@ impl GcraWord {
         view.tat.to_word() == end && plan.is_some_and(|(_, wait)| wait == 0)
     }
 
-    /// Takes back the interval `[start, end)` if nothing was built on it.
+    /// Takes back the interval `[start, end)` if no later charge relies on it.
     pub(crate) fn restore_tat(&self, end: u64, start: u64) -> bool {
         self.tat
             .compare_exchange(end, start, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// The decision that reads like `outcome` with the words as they stand.
+    /// The decision for `outcome`, with the present words.
     pub(crate) fn describe_outcome(&self, now: Timestamp, outcome: Outcome) -> Decision {
         let view = self.view(now);
         let tried = WordAttempt {
@@ -355,7 +353,7 @@ impl GcraWord {
         self.decision_of(tried)
     }
 
-    /// Charges `cost` if it has to wait at most `patience` nanoseconds.
+    /// Charges `cost` if its wait is at most `patience` nanoseconds.
     #[inline(always)]
     fn charge_or_deny(&self, now: Timestamp, cost: u64, patience: u64) -> WordAttempt {
         let mut backoff = Backoff::default();
@@ -368,7 +366,8 @@ impl GcraWord {
         }
     }
 
-    /// As [`take`](Self::take), unless other threads move the TAT first, or change the words.
+    /// As [`charge_or_deny`](Self::charge_or_deny), but `None` if other threads move the TAT first, or change the
+    /// words.
     #[inline(always)]
     fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<WordAttempt> {
         let mut view = self.read_view(now)?;
@@ -396,15 +395,15 @@ impl GcraWord {
         None
     }
 
-    /// As [`attempt`](Self::attempt), but a wait of which it has to be found out first whether the clock was set back is
-    /// left to [`take`](Self::take): that is rare, and out of line.
+    /// As [`attempt`](Self::attempt), but `None` for a wait so long that the clock may have been set back.
+    /// [`charge_or_deny`](Self::charge_or_deny) handles that rare case, and isn't inlined.
     #[inline]
     fn attempt_near(&self, now: Timestamp, cost: u64) -> Option<WordAttempt> {
         let tried = self.attempt(now, cost, 0)?;
         (!tried.exceeds_slack()).then_some(tried)
     }
 
-    /// The same words with the TAT that another thread has left, unless they have changed since they were read.
+    /// The same words with the TAT that another thread left, unless the words have changed since they were read.
     #[inline]
     fn view_after_loss(&self, view: WordView, tat: TatState) -> Option<WordView> {
         fence(Ordering::Acquire);
@@ -412,7 +411,7 @@ impl GcraWord {
         (sequence == view.sequence).then_some(WordView { tat, ..view })
     }
 
-    /// Reads the words together, again if they changed meanwhile.
+    /// Reads the words together, and repeats that if they changed meanwhile.
     #[inline]
     fn view(&self, now: Timestamp) -> WordView {
         match self.read_view(now) {
@@ -433,11 +432,11 @@ impl GcraWord {
         }
     }
 
-    /// Reads the words, unless they change at this moment, or the time is before the anchor, or far after it.
+    /// Reads the words; `None` if they are changing, or if the time is before the anchor, or far after it.
     #[inline]
     fn read_view(&self, now: Timestamp) -> Option<WordView> {
         let before = self.terms.sequence.load(Ordering::Acquire);
-        // One comparison tells both a time before the anchor, which wraps, and one far after it.
+        // One comparison excludes a time before the anchor, which wraps, and a time far after it.
         let nanos = now
             .as_nanos()
             .wrapping_sub(self.terms.anchor.load(Ordering::Relaxed));
@@ -490,7 +489,7 @@ impl GcraWord {
     }
 }
 
-/// What an attempt to charge would result in, by these words.
+/// The result of an attempt to charge, by these words.
 #[inline]
 fn evaluate_view(view: WordView, cost: u64) -> WordAttempt {
     let (outcome, wait) = match view.pace.plan(view.tat, view.now, cost) {
@@ -505,7 +504,7 @@ fn evaluate_view(view: WordView, cost: u64) -> WordAttempt {
     }
 }
 
-/// As `Duration::from_nanos`, without its division for what is shorter than a second.
+/// As `Duration::from_nanos`, without its division for durations below a second.
 #[inline]
 fn fast_duration(nanos: u64) -> Duration {
     match u32::try_from(nanos) {

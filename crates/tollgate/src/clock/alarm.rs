@@ -1,5 +1,5 @@
-//! Waking a task at a time: by the clock itself if it can, by tokio's timer inside a tokio runtime, and
-//! by one thread of ours anywhere else. Which one is looked up when a wait arms it, whatever features are on.
+//! Waking a task at a time: by the clock itself if it can, by tokio's timer inside a tokio runtime, and by one thread
+//! of this crate elsewhere. Which one is decided when a wait arms the alarm, whatever features are enabled.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -17,9 +17,9 @@ use timer_thread::TimerEntry;
 use tokio_timer::{RuntimeSleep, is_time_paused, sleep};
 
 pin_project! {
-    /// Wakes a task at a time; it is armed for one time at once.
+    /// Wakes a task at a time. Arming it again replaces that time.
     pub(crate) struct Alarm {
-        // What it is armed for, on the limiter's clock.
+        // The time for which it is armed, on the limiter's clock.
         at: Option<Timestamp>,
         #[pin]
         timer: AlarmTimer,
@@ -30,7 +30,7 @@ pin_project! {
     #[project = TimerProjection]
     enum AlarmTimer {
         Off,
-        // Dropping it calls the wake-up off.
+        // Dropping it cancels the wake-up.
         Clock { wakeup: Wakeup },
         Thread { entry: TimerEntry },
         Runtime { #[pin] sleeping: RuntimeSleep },
@@ -38,7 +38,7 @@ pin_project! {
 }
 
 impl AlarmTimer {
-    /// Wakes the task after so long, when the clock shows `at`.
+    /// Wakes the task after `left`, when the clock shows `at`.
     fn new(clock: &dyn Clock, at: Timestamp, left: Duration, waker: &Waker) -> Self {
         if let Some(wakeup) = clock.schedule_wakeup(at, waker) {
             return Self::Clock { wakeup };
@@ -60,11 +60,11 @@ impl Alarm {
         }
     }
 
-    /// Whether the clock shows `at` by now. If not, the task is woken when it does, and no sooner time
-    /// that it was armed for counts any more.
+    /// Whether the clock shows `at` by now. If not, the task is woken when it does; an earlier time for which the alarm
+    /// was armed no longer counts.
     ///
     /// # Panics
-    /// If tokio's time is paused and the clock goes on: such a test could wait for ever, or not at all.
+    /// If tokio's time is paused and the clock goes on: such a test could wait forever, or not at all.
     pub(crate) fn poll(
         self: Pin<&mut Self>,
         clock: &dyn Clock,
@@ -82,7 +82,7 @@ impl Alarm {
             match this.timer.as_mut().project() {
                 TimerProjection::Runtime { mut sleeping } if is_armed => {
                     if ready!(sleeping.as_mut().poll(context)).is_err() {
-                        // The runtime that it is polled in has ended, so the thread keeps the time.
+                        // The runtime that polls it has ended, so the timer thread takes over.
                         let entry = TimerEntry::new(left, context.waker());
                         this.timer.set(AlarmTimer::Thread { entry });
                         return Poll::Pending;
@@ -93,10 +93,10 @@ impl Alarm {
                          with `clock::Tokio`, which follows `tokio::time::pause` and `advance`, or with \
                          `clock::Manual`"
                     );
-                    // The clock is a little behind, or stale: what is left of it is waited for too.
+                    // The clock is a little behind, or stale, so the remaining time is waited for, too.
                     this.timer.set(AlarmTimer::Off);
                 }
-                // Armed anew each time: it may have fired a little too soon, or for another task.
+                // Armed again each time: it may have fired a little too early, or for another task.
                 _ => {
                     *this.at = Some(at);
                     this.timer.set(AlarmTimer::Off);
@@ -111,7 +111,7 @@ impl Alarm {
         }
     }
 
-    /// From now on it wakes no task.
+    /// Cancels the wake-up.
     pub(crate) fn disarm(self: Pin<&mut Self>) {
         self.project().timer.set(AlarmTimer::Off);
     }

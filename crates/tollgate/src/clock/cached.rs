@@ -1,4 +1,4 @@
-//! A clock that a background thread keeps: a read is one load, at most about 1 ms stale.
+//! A clock that a background thread updates: a read is one load, at most about 1 ms stale.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -10,7 +10,7 @@ use super::upkeep::UpkeepState;
 use super::{Clock, Monotonic};
 use crate::sync::Padded;
 
-/// How often the upkeep thread writes the time.
+/// How often the upkeep thread stores the time.
 const PERIOD: Duration = Duration::from_millis(1);
 
 /// Nanoseconds on the [`Monotonic`] clock; 0 while no upkeep thread runs in this process.
@@ -21,12 +21,12 @@ static UPKEEP: UpkeepState = UpkeepState::new();
 
 /// Time as of the last millisecond: a read costs one load instead of a counter read.
 ///
-/// Over a real span w a limit sees at most w plus the staleness, so what it may admit too many is
-/// bounded by rate × [`staleness`](Self::staleness), the longest gap that was measured.
+/// Over a real span w a limit sees at most w plus the staleness. So the excess that it may admit is bounded by
+/// rate × [`staleness`](Self::staleness), the longest measured gap.
 ///
-/// One thread serves all cached clocks of a process; it starts with the first and ends after the
-/// last. A forked child starts its own: until then, and whenever the thread can't be had, reads
-/// fall back to the real clock, so time never stands still.
+/// One thread serves all cached clocks of a process. It starts with the first clock and ends after the last. A forked
+/// child starts its own thread. Until then, and whenever the thread can't be started, reads use the real clock, so time
+/// never stands still.
 ///
 /// ```
 /// use tollgate::{Limiter, Rate, clock::Cached};
@@ -56,7 +56,7 @@ impl Cached {
         clock
     }
 
-    /// The longest time between two updates so far: how stale a read can have been.
+    /// The longest time between two updates so far: the staleness of a read is at most this.
     pub fn staleness(&self) -> Duration {
         Duration::from_nanos(LONGEST_GAP.load(Ordering::Acquire))
     }
@@ -92,7 +92,7 @@ impl Drop for Cached {
 impl Clock for Cached {
     #[inline]
     fn now(&self) -> Timestamp {
-        // A lone number: no other memory is read by what it says, so nothing has to be ordered.
+        // Relaxed: no other memory depends on this number, so nothing has to be ordered.
         match CACHED_TIME.0.load(Ordering::Relaxed) {
             0 => self.read_real_clock(),
             nanos => Timestamp::from_nanos(nanos),
@@ -104,14 +104,14 @@ impl Clock for Cached {
     }
 }
 
-/// Starts the thread that the caller has claimed to be. Takes no lock: a lock held at a fork stays
-/// held in the child.
+/// Starts the upkeep thread, which the caller has claimed. It takes no lock, because a lock held during a fork stays
+/// locked in the child.
 fn spawn_upkeep() {
     let spawned = thread::Builder::new()
         .name("tollgate-clock".into())
         .spawn(|| run_upkeep(Monotonic::new()));
     if spawned.is_err() {
-        // No thread to be had: reads stay on the real clock, and the next one tries again.
+        // The thread couldn't be started: reads use the real clock, and the next read tries again.
         UPKEEP.mark_stopped();
     }
 }
@@ -128,7 +128,7 @@ fn run_upkeep(real: Monotonic) {
             CACHED_TIME
                 .0
                 .store(now.as_nanos().max(1), Ordering::Release);
-            // Readers had the old time until that store, however late it came.
+            // Readers had the old time until that store, however late it came, so the gap ends there.
             LONGEST_GAP.fetch_max(real.now().nanos_since(last), Ordering::AcqRel);
             last = now;
         }
@@ -139,7 +139,7 @@ fn run_upkeep(real: Monotonic) {
     }
 }
 
-/// Run in a forked child, where only the forking thread lives on: two plain stores.
+/// Runs in a forked child, where only the forking thread exists: two plain stores.
 #[cfg(unix)]
 extern "C" fn reset_in_child() {
     CACHED_TIME.0.store(0, Ordering::Release);

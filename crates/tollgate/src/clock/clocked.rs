@@ -1,15 +1,15 @@
-//! What all builders have in common: the settings of their limiter, and the clock that it will read.
+//! The common part of all builders: the settings of a limiter, and its clock.
 
 use super::{Clock, Monotonic};
 
-/// Stands for [`Monotonic`](super::Monotonic) until a limiter is built, so that a builder that is given another
-/// clock never calibrates this one.
+/// A placeholder for [`Monotonic`](super::Monotonic) until a limiter is built, so that a builder with another clock
+/// never calibrates that one.
 #[derive(Clone, Copy, Debug)]
 pub struct DefaultClock(());
 
-/// What a builder may have as its clock when it is built: one that it was given, or the default one.
+/// The clock of a builder when it is built: a given clock, or the default one.
 pub trait ClockChoice {
-    /// What is read.
+    /// The type of the clock.
     type Clock: Clock;
 
     /// The clock itself.
@@ -32,7 +32,7 @@ impl ClockChoice for DefaultClock {
     }
 }
 
-/// The settings `S` of a limiter that is to be built, and the clock that it will read: what every `Builder` is.
+/// The settings `S` of a limiter and its clock. Every `Builder` is this type.
 ///
 /// ```
 /// use tollgate::clock::{WithClock, Manual};
@@ -60,7 +60,7 @@ impl<S> WithClock<S> {
 }
 
 impl<S, C> WithClock<S, C> {
-    /// Reads this clock instead of the default one.
+    /// Sets the clock of the limiter, instead of the default one.
     pub fn clock<D: Clock>(self, clock: D) -> WithClock<S, D> {
         WithClock {
             settings: self.settings,
@@ -70,7 +70,7 @@ impl<S, C> WithClock<S, C> {
 }
 
 impl<S, C: ClockChoice> WithClock<S, C> {
-    /// The same with the clock that is read.
+    /// The same settings with the clock that the limiter will read.
     pub(crate) fn resolve_clock(self) -> WithClock<S, C::Clock> {
         WithClock {
             settings: self.settings,

@@ -1,11 +1,11 @@
-//! Hearing of a `fork`, so that a cached clock can't freeze and no timer is lost: one `unsafe` call.
+//! Detects a `fork`, so that a cached clock can't freeze and no timer is lost. It needs one `unsafe` call.
 #![expect(unsafe_code, reason = "pthread_atfork has no safe wrapper")]
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How often this process, and those that it was forked from, were forked since somebody first asked: another
-/// number in a child. A load, where asking for the process's own number would be a call of the system.
+/// How often this process and its ancestors were forked since the first call: a child gets another number. It is a
+/// load; the id of the process would take a system call.
 pub(crate) fn fork_count() -> usize {
     static REGISTERED: Once = Once::new();
     register_fork_handler(&REGISTERED, count_fork);
@@ -14,7 +14,7 @@ pub(crate) fn fork_count() -> usize {
 
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Run in a forked child: one atomic step.
+/// Runs in a forked child: one atomic step.
 extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
@@ -36,7 +36,7 @@ pub(super) fn register_fork_handler(registered: &'static Once, handler: extern "
     });
 }
 
-/// libc declares the handler `unsafe extern "C"`; a safe function pointer is one.
+/// libc declares the handler as `unsafe extern "C"`, and a safe function pointer coerces to that.
 fn handler_thunk(handler: extern "C" fn()) -> unsafe extern "C" fn() {
     handler
 }

@@ -1,4 +1,4 @@
-//! A clock that moves only when it is told to, for tests.
+//! A clock for tests that moves only by explicit calls.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use crate::sync::{Thread, current_thread, ignore_poison, park};
 
 /// A clock that a test advances by hand. Clones share one time.
 ///
-/// It drives decisions and waits, blocking or awaited on any executor: each lasts until
-/// [`advance`](Self::advance) reaches its time.
+/// It drives decisions and waits, blocking or awaited on any executor: a wait lasts until [`advance`](Self::advance)
+/// reaches its time.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -49,13 +49,13 @@ struct ManualState {
     time_moved: Condvar,
 }
 
-/// Who is blocked in a wait.
+/// The threads and tasks that wait.
 #[derive(Debug, Default)]
 struct ManualWaiters {
     count: usize,
-    /// Those who are unparked when time moves, because others unpark them too.
+    /// Threads that are unparked when time moves, because other events unpark them too.
     parked_threads: Vec<Thread>,
-    /// Tasks, by when they are woken, and in the order in which they came.
+    /// The wakers of tasks, by the time of their wake-up and then by their order of arrival.
     wakers: BTreeMap<(Timestamp, u64), Waker>,
     next: u64,
 }
@@ -73,17 +73,17 @@ impl Manual {
         clock
     }
 
-    /// Moves time forward and wakes every thread and task whose time has come.
+    /// Moves time forward and wakes every thread and task that is due.
     pub fn advance(&self, by: Duration) {
         self.move_time(|now| now + by);
     }
 
-    /// Moves time to any point, also back, as a faulty clock would.
+    /// Moves time to any point, even back, as a faulty clock would.
     pub fn set(&self, now: Timestamp) {
         self.move_time(|_| now);
     }
 
-    /// How many threads are blocked in a wait on this clock, and tasks wait for a time of it.
+    /// The number of threads that are blocked in a wait on this clock, plus the tasks that wait for a time of it.
     pub fn parked(&self) -> usize {
         let parked = self.lock();
         parked.count + parked.wakers.len()
@@ -95,14 +95,15 @@ impl Manual {
         let now = time(before);
         self.shared.nanos.store(now.as_nanos(), Ordering::Release);
         let napping = parked.parked_threads.clone();
-        // When time goes back, everybody sees whether what it waits for is still what it was.
+        // When time goes back, all waiters are woken, because their deadlines may have changed.
         let up_to = if now < before { Timestamp::MAX } else { now };
         let later = parked.wakers.split_off(&(up_to, u64::MAX));
         let due = std::mem::replace(&mut parked.wakers, later);
         let is_awaited = parked.count > 0;
         drop(parked);
         due.into_values().for_each(Waker::wake);
-        // Who waits was counted under the lock. To notify nobody is a call of the system, for each event of a simulation.
+        // The waiters were counted under the lock. Without waiters the notification is skipped: it would cost a system
+        // call for each event of a simulation.
         if is_awaited {
             self.shared.time_moved.notify_all();
         }
@@ -141,7 +142,7 @@ impl Clock for Manual {
         parked.count += 1;
         parked.parked_threads.push(thread);
         drop(parked);
-        // Time that moved before the thread was noted shows here; time that moves later unparks it.
+        // If time moved before the thread was recorded, it shows here; a later move unparks the thread.
         if self.now() < at {
             park();
         }
@@ -160,7 +161,7 @@ impl Clock for Manual {
         let mut parked = self.lock();
         let key = (at, parked.next);
         parked.next += 1;
-        // Time moves under the same lock: it shows here, or finds the task.
+        // Time moves under the same lock: a move shows here, or finds the task.
         if self.now() < at {
             parked.wakers.insert(key, waker.clone());
         } else {
@@ -170,7 +171,7 @@ impl Clock for Manual {
         let clock = self.clone();
         Some(Wakeup::new(move || {
             let waker = clock.lock().wakers.remove(&key);
-            // Dropping a waker may drop a task, and what it holds of this clock: not under the lock.
+            // Dropping a waker may drop a task that owns a clone of this clock, so it happens outside the lock.
             drop(waker);
         }))
     }

@@ -9,11 +9,10 @@ use super::Clock;
 
 /// Time since the first clock of this process was made.
 ///
-/// With the feature `tsc` (on by default) it reads the counter directly if Linux itself uses that
-/// counter as its clock source, which is the kernel's word that it is constant and in step on all
-/// cores. A counter that still steps back between cores reads as no time passed since the anchor
-/// at worst, and otherwise as an earlier time, which every limit tolerates; readers share nothing
-/// that one of them writes. Elsewhere it is `std::time::Instant`.
+/// With the feature `tsc` (on by default) it reads the CPU's counter directly if Linux itself uses that counter as its
+/// clock source: the kernel then guarantees that the counter is constant and synchronous on all cores. If a counter
+/// still steps back between cores, the clock reads an earlier time, at worst the anchor, and every limit tolerates
+/// that. Readers share no memory that one of them writes. Elsewhere the clock is `std::time::Instant`.
 ///
 /// ```
 /// use tollgate::{Clock, clock::Monotonic};
@@ -36,7 +35,7 @@ enum Source {
     },
 }
 
-/// One anchor a process, so that the times of all limiters can be compared.
+/// One anchor per process, so that the times of all limiters can be compared.
 static SOURCE: OnceLock<Source> = OnceLock::new();
 
 impl Monotonic {
@@ -47,7 +46,7 @@ impl Monotonic {
         }
     }
 
-    /// What is read: `"tsc"` for the CPU's counter, `"std"` for the standard library's clock.
+    /// The source of the clock: `"tsc"` for the CPU's counter, `"std"` for the standard library's clock.
     pub fn source_name(&self) -> &'static str {
         match self.source {
             #[cfg(feature = "tsc")]
@@ -79,7 +78,7 @@ impl Clock for Monotonic {
     }
 }
 
-/// Out of line, because it is a call into the system anyway.
+/// Never inlined, because it is a system call anyway.
 #[inline(never)]
 fn elapsed_since(anchor: Instant) -> Timestamp {
     Timestamp::ZERO + anchor.elapsed()
@@ -100,7 +99,7 @@ impl Source {
 #[cfg(feature = "tsc")]
 use counter::Counter;
 
-/// The counter itself, read in a few instructions once `quanta` has found out how fast it runs.
+/// The counter itself, read in a few instructions once `quanta` has measured its frequency.
 #[cfg(feature = "tsc")]
 mod counter {
     #![cfg_attr(
@@ -122,7 +121,7 @@ mod counter {
     const SHIFT: u32 = 40;
 
     impl Counter {
-        /// Nothing if `quanta` reads something else than the processor's counter.
+        /// `None` if `quanta` reads another source than the processor's counter.
         #[cfg(target_arch = "x86_64")]
         pub(super) fn new() -> Option<Self> {
             let clock = quanta::Clock::new();
@@ -148,7 +147,7 @@ mod counter {
             let ticks = ticks();
             #[cfg(not(target_arch = "x86_64"))]
             let ticks = self.clock.raw();
-            // A counter that is behind its anchor counts as no time at all.
+            // A counter that is behind its anchor counts as no elapsed time.
             let ticks = ticks.saturating_sub(self.anchor);
             let nanos = (u128::from(ticks) * u128::from(self.scale)) >> SHIFT;
             #[expect(
@@ -168,7 +167,7 @@ mod counter {
     }
 }
 
-/// Whether Linux keeps its own time by the counter that `quanta` would read.
+/// Whether Linux uses the counter that `quanta` would read as its own clock source.
 #[cfg(feature = "tsc")]
 fn kernel_trusts_the_counter() -> bool {
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";

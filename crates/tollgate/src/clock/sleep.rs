@@ -11,7 +11,7 @@ use tollgate_core::Timestamp;
 use super::Clock;
 use super::alarm::Alarm;
 
-/// Waits until a clock shows a time, on any executor: the timer that limiters wait by.
+/// Waits until a clock shows a time, on any executor: the timer of the limiters' waits.
 ///
 /// ```
 /// use std::pin::pin;
@@ -54,7 +54,7 @@ pin_project! {
 }
 
 impl<C: Clock> Sleep<C> {
-    /// Waits for another time instead.
+    /// Changes the time to wait for.
     pub fn reset(self: Pin<&mut Self>, at: Timestamp) {
         *self.project().at = at;
     }

@@ -1,15 +1,15 @@
-//! Which thread keeps the cached time: at most one, and one for as long as there are readers.
+//! Whether a thread updates the cached time: at most one thread, for as long as there are readers.
 //!
 //! # Memory ordering
-//! A new handle counts itself and then looks whether a thread runs; a thread that ends stops running and then
-//! looks whether there are handles. Whichever comes first, a thread must be running afterwards. So all four
-//! accesses are sequentially consistent: at least one side sees the other.
+//! A new handle counts itself and then checks whether a thread runs. A thread that ends clears its flag and then checks
+//! whether there are handles. In either order, a thread must be running afterwards. So all four accesses are
+//! sequentially consistent: at least one side sees the other.
 
 #![cfg_attr(not(loom), expect(unreachable_pub, reason = "public to models only"))]
 
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
-/// The handles on the cached time, and whether a thread keeps it.
+/// The number of handles on the cached time, and whether a thread updates it.
 #[derive(Debug)]
 pub struct UpkeepState {
     handles: AtomicUsize,
@@ -42,35 +42,35 @@ impl UpkeepState {
         self.claim_thread()
     }
 
-    /// A handle is gone; the thread will see it.
+    /// Records that a handle was dropped; the thread checks the count.
     pub fn remove_handle(&self) {
         self.handles.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Becomes the one who keeps the time, unless somebody does.
+    /// Claims the role of the upkeep thread, unless another thread has it.
     pub fn claim_thread(&self) -> bool {
         self.running
             .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 
-    /// Whether anybody reads.
+    /// Whether there are readers.
     pub fn is_needed(&self) -> bool {
         self.handles.load(Ordering::SeqCst) > 0
     }
 
-    /// The thread found no handle and ends, unless one came meanwhile: true if it goes on.
+    /// Ends the thread, which found no handle, unless a handle was added meanwhile: true if it must go on.
     pub fn retire_or_continue(&self) -> bool {
         self.mark_stopped();
         self.is_needed() && self.claim_thread()
     }
 
-    /// The thread is gone: it could not be started, or stayed behind at a fork.
+    /// Records that the thread is gone: it couldn't be started, or a fork left it behind.
     pub fn mark_stopped(&self) {
         self.running.store(false, Ordering::SeqCst);
     }
 
-    /// Whether a thread keeps the time, or is about to.
+    /// Whether a thread updates the time, or is about to.
     #[cfg(loom)]
     pub fn is_running(&self) -> bool {
         self.running.load(Ordering::SeqCst)

@@ -1,10 +1,10 @@
-//! What a clock that wakes tasks by itself hands out.
+//! The handle of a wake-up, for clocks that wake tasks themselves.
 
 use std::fmt;
 
-/// What a clock keeps to wake a task at a time. Dropping it calls that off.
+/// A wake-up of a task at a time. Dropping it cancels the wake-up.
 ///
-/// Made by [`Clock::wake_at`](super::Clock::wake_at), by clocks whose time isn't the system's.
+/// [`Clock::schedule_wakeup`](super::Clock::schedule_wakeup) returns it, for clocks whose time isn't the system's.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ use std::fmt;
 pub struct Wakeup(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Wakeup {
-    /// Calls this when the wake-up isn't wanted any more, or has happened.
+    /// Makes a wake-up; `call_off` is called when it is dropped, before or after it has happened.
     pub fn new(call_off: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(call_off)))
     }

@@ -8,8 +8,8 @@ use super::Clock;
 
 /// Nanoseconds since the Unix epoch by the system's clock.
 ///
-/// It may be set back by an administrator or a time service. A quota that was charged at a later time stays
-/// there until the clock has caught up, so a step back grants nothing extra.
+/// An administrator or a time service may set it back. A quota that was charged at a later time keeps that time until
+/// the clock has caught up, so a step back grants nothing extra.
 ///
 /// ```
 /// use tollgate::{Clock, Timestamp, clock::Wall};

@@ -1,17 +1,17 @@
-//! Slots in the order in which they are due.
+//! A heap of slots by the time at which they are due.
 
 use tollgate_core::Timestamp;
 
 use super::slab::{push, to_index};
 
-/// Children of a node: their times lie side by side in half a cache line.
+/// The children of a node. Their times are adjacent in half a cache line.
 const WIDTH: usize = 4;
 
-/// A heap with the slot that is due next at its top. Each slot remembers its place, so that nothing
-/// has to be searched.
+/// A heap with the slot that is due next at its top. The owner stores each slot's position, so that nothing has to be
+/// searched.
 ///
-/// A time in the heap may be too early: a charge makes a key idle later, and doesn't move it here. So whoever
-/// takes the top looks at the key's real time first, and puts it back if that is later.
+/// A time in the heap may be too early: a charge makes a key idle later, and doesn't move it here. So the caller must
+/// check the real time of the top's key first, and put the slot back if that is later.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct DueHeap {
@@ -21,7 +21,7 @@ pub(crate) struct DueHeap {
 }
 
 impl DueHeap {
-    /// An empty heap that comes to this many slots at most.
+    /// An empty heap for at most this many slots.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             dues: Vec::new(),
@@ -35,30 +35,30 @@ impl DueHeap {
         most * (size_of::<Timestamp>() + size_of::<u32>())
     }
 
-    /// The slot that is due next, and when.
+    /// The slot that is due next, and its time.
     pub(crate) fn first(&self) -> Option<(Timestamp, u32)> {
         Some((*self.dues.first()?, *self.slots.first()?))
     }
 
-    /// When the slot at this place is due.
+    /// The time at which the slot at this position is due.
     pub(crate) fn due(&self, place: u32) -> Timestamp {
         self.dues[to_index(place)]
     }
 
-    /// Adds a slot; `moved` learns of every slot's new place, here and below.
+    /// Adds a slot. `moved` is called with every slot that moves and its new position, here and below.
     pub(crate) fn push(&mut self, due: Timestamp, slot: u32, moved: impl FnMut(u32, u32)) {
         push(&mut self.dues, due, self.most);
         push(&mut self.slots, slot, self.most);
         self.sift(self.dues.len() - 1, moved);
     }
 
-    /// Changes when the slot at this place is due.
+    /// Changes the time at which the slot at this position is due.
     pub(crate) fn set(&mut self, place: u32, due: Timestamp, moved: impl FnMut(u32, u32)) {
         self.dues[to_index(place)] = due;
         self.sift(to_index(place), moved);
     }
 
-    /// Takes the slot at this place out.
+    /// Removes the slot at this position.
     pub(crate) fn remove(&mut self, place: u32, moved: impl FnMut(u32, u32)) {
         self.dues.swap_remove(to_index(place));
         self.slots.swap_remove(to_index(place));
@@ -67,7 +67,7 @@ impl DueHeap {
         }
     }
 
-    /// Moves one node to where it belongs.
+    /// Moves one node to its right position.
     fn sift(&mut self, mut place: usize, mut moved: impl FnMut(u32, u32)) {
         let (due, slot) = (self.dues[place], self.slots[place]);
         while place > 0 && due < self.dues[(place - 1) / WIDTH] {

@@ -1,21 +1,21 @@
-//! From a key to its fingerprint, by a hash with a secret seed.
+//! The fingerprint of a key: a hash with a secret seed.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
 
-/// Where a table of fingerprints has its tags: above the bits that tell keys apart.
+/// The position of the tag in a fingerprint: above the bits that identify a key.
 pub(crate) const TAG_SHIFT: u32 = 54;
 
-/// The bits of a fingerprint that are the key's alone.
+/// The bits of a fingerprint that identify the key.
 pub(crate) const KEY_BITS: u64 = (1 << TAG_SHIFT) - 1;
 
-/// A seeded hash. The seed is kept so that a snapshot can carry it.
+/// A seeded hash. The seed is stored so that a snapshot can include it.
 ///
-/// All that the hash multiplies by comes from the seed. Were a factor known, as those of
-/// `FixedState` are, a part of a key that makes it zero would take the rest of the key out of the
-/// hash, and anyone could make up keys that share a fingerprint.
+/// The seed determines all factors of the hash. If a factor were known, as those of `FixedState` are, a part of a key
+/// could make it zero, which would remove the rest of the key from the hash, and anyone could construct keys that share
+/// a fingerprint.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyHasher {
     start: u64,
@@ -24,10 +24,10 @@ pub(crate) struct KeyHasher {
 }
 
 impl KeyHasher {
-    /// A hash that nobody outside can know.
+    /// A hash with a random seed, which nobody outside can know.
     pub(crate) fn random() -> Self {
-        // std seeds this from the operating system; a model must run the same way every time, and
-        // with this seed the keys of `loom/tests/keyed.rs` meet as they say.
+        // std seeds this from the operating system. A model must run the same way every time, and the keys of
+        // `loom/tests/keyed.rs` collide as it expects only with this seed.
         Self::with_seed(if cfg!(any(loom, shuttle)) {
             105
         } else {
@@ -38,7 +38,7 @@ impl KeyHasher {
     pub(crate) fn with_seed(seed: u64) -> Self {
         let factors = SharedSeed::from_u64(seed);
         Self {
-            // Mixed once more, so that it has nothing in common with the factors.
+            // Hashed once more, so that it is independent of the factors.
             start: FoldHasher::with_seed(seed, &factors).finish(),
             factors,
             seed,
@@ -49,7 +49,7 @@ impl KeyHasher {
         self.seed
     }
 
-    /// Never zero, which marks an empty slot, whatever interval it is told with.
+    /// Never zero, with any tag, because zero marks an empty slot.
     #[inline(always)]
     pub(crate) fn fingerprint<K: Hash + ?Sized>(&self, key: &K) -> u64 {
         let mut hasher = FoldHasher::with_seed(self.start, &self.factors);
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// The constants that foldhash multiplies by unless told otherwise.
+    /// The default constants of foldhash.
     const KNOWN: [u64; 6] = [
         0xc0ac_29b7_c97c_50dd,
         0x3f84_d5b5_b547_0917,
@@ -83,7 +83,7 @@ mod tests {
                 let prints: HashSet<u64> = (0..1_000).map(of).collect();
                 prints.len()
             };
-            // An address of 16 bytes, two numbers, and a key with a tail that repeats.
+            // An address of 16 bytes, two numbers, and a key with a repeated tail.
             let address = |n: u64| u128::from(known) << 64 | u128::from(n);
             let bytes = |n: u64| [n.to_ne_bytes(), known.to_ne_bytes()].concat();
             let long =

@@ -1,9 +1,8 @@
 //! Numbered slots for the keys of one shard.
 
-/// Values under small numbers that are used again once they are free.
+/// Values under small numbers, which are reused once they are free.
 ///
-/// A shard is small, so that growing by a quarter copies some hundred kilobytes at most; in return a
-/// slot is one load away.
+/// A shard is small, so growing by a quarter copies at most some hundred kilobytes. In return a slot is one load away.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Slab<T> {
@@ -22,7 +21,7 @@ enum Slot<T> {
 }
 
 impl<T> Slab<T> {
-    /// An empty slab that comes to this many slots at most.
+    /// An empty slab for at most this many slots.
     pub(crate) const fn new(most: usize) -> Self {
         Self {
             slots: Vec::new(),
@@ -37,12 +36,12 @@ impl<T> Slab<T> {
         most * size_of::<Slot<T>>()
     }
 
-    /// How many slots hold a value.
+    /// The number of slots with a value.
     pub(crate) const fn used(&self) -> usize {
         self.used
     }
 
-    /// How many slots there are, free or not: their numbers lie below.
+    /// The number of slots, free or not. All slot numbers are below it.
     pub(crate) fn slots(&self) -> u32 {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
     }
@@ -63,7 +62,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Room for one more value, and for few beyond it.
+    /// Makes room for one more value, and for few beyond it.
     pub(crate) fn make_room(&mut self) {
         if self.free.is_none() {
             make_room(&mut self.slots, 1);
@@ -86,7 +85,7 @@ impl<T> Slab<T> {
         slot
     }
 
-    /// Frees a slot; what was in it.
+    /// Frees a slot; returns its value.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
         let place = self.slots.get_mut(to_index(slot))?;
         if let Slot::Free { .. } = place {
@@ -102,8 +101,8 @@ impl<T> Slab<T> {
     }
 }
 
-/// Adds a value to a vector that comes to `most` of them: it grows by a quarter, and at the end holds
-/// no more than it may need.
+/// Adds a value to a vector of at most `most` values. The vector grows by a quarter, and never has more capacity than
+/// `most`.
 pub(crate) fn push<T>(values: &mut Vec<T>, value: T, most: usize) {
     let length = values.len();
     if length == values.capacity() {
@@ -113,14 +112,14 @@ pub(crate) fn push<T>(values: &mut Vec<T>, value: T, most: usize) {
     values.push(value);
 }
 
-/// Room for so many more, and not for twice as many as there are: most lists are short, and long ones large.
+/// Makes room for `more` values. It doesn't double the capacity: most lists are short, and long lists would waste much.
 pub(crate) fn make_room<T>(list: &mut Vec<T>, more: usize) {
     if list.capacity() - list.len() < more {
         list.reserve_exact(more.max(list.len() / 8));
     }
 }
 
-/// A number as the place in a vector.
+/// A number as the index of a vector.
 #[inline]
 pub(crate) fn to_index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)

@@ -1,24 +1,25 @@
-//! From a key's hash to the number of its slot: open addressing in one small array.
+//! The index from a key's hash to the number of its slot: open addressing in one small array.
 
-/// The part of a word that is the slot's number, plus one; zero marks an empty place.
+/// The part of a word that is the slot's number plus one. Zero marks an empty place.
 const NUMBER_BITS: u32 = 32;
 const FEWEST_PLACES: usize = 16;
 
-/// Where the keys of one shard are.
+/// The index of the keys of one shard.
 ///
-/// A key's home is its tag's share of the array, so that the array may have any length: it grows by half, up to
-/// four places for three keys. A word holds all that is needed to grow the array, so keys aren't read then.
+/// A key's home place is its tag's proportional position in the array, so the array may have any length: it grows by
+/// half, up to four places for three keys. A word has all the data that is needed to grow the array, so growth reads no
+/// keys.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct SlotIndex {
-    /// The low half of a hash, and a slot's number.
+    /// The low half of a hash, and the number of a slot.
     words: Vec<u64>,
     used: usize,
     most_places: usize,
 }
 
 impl SlotIndex {
-    /// Room for this many keys, as they come.
+    /// An index with room for up to this many keys; it grows as they come.
     pub(crate) fn new(keys: usize) -> Self {
         Self {
             words: Vec::new(),
@@ -27,7 +28,7 @@ impl SlotIndex {
         }
     }
 
-    /// The bytes of an index of this many keys, in full.
+    /// The bytes of a full index of this many keys.
     pub(crate) const fn bytes(keys: usize) -> usize {
         Self::places(keys) * size_of::<u64>()
     }
@@ -37,7 +38,7 @@ impl SlotIndex {
         keys + keys.div_ceil(3) + 1
     }
 
-    /// The slot whose tag is this one and that `is` the key's.
+    /// The slot with this tag for which `is` returns true.
     #[inline]
     pub(crate) fn find(&self, tag: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
         let mut place = self.home_place(tag);
@@ -54,7 +55,7 @@ impl SlotIndex {
         }
     }
 
-    /// Adds a slot that isn't there. The caller keeps to the number of keys it asked room for.
+    /// Adds a slot that isn't in the index. The caller must not exceed the number of keys given to `new`.
     pub(crate) fn insert(&mut self, tag: u32, slot: u32) {
         if self.used + self.used.div_ceil(3) + 1 >= self.words.len() {
             self.grow();
@@ -63,7 +64,7 @@ impl SlotIndex {
         self.put(word(tag, slot));
     }
 
-    /// Takes a slot out again.
+    /// Removes a slot.
     pub(crate) fn remove(&mut self, tag: u32, slot: u32) {
         let wanted = word(tag, slot);
         let mut hole = self.home_place(tag);
@@ -74,8 +75,8 @@ impl SlotIndex {
             hole = self.next_place(hole);
         }
         self.used -= 1;
-        // What follows moves up unless that would put it before its home, so that no search ever
-        // stops short and no marks of removed keys pile up.
+        // Later words move up, unless that would put one before its home place. So no search stops early, and no
+        // tombstones of removed keys accumulate.
         let mut next = self.next_place(hole);
         while self.words[next] != 0 {
             let home = self.home_place(tag_of(self.words[next]));
@@ -91,6 +92,7 @@ impl SlotIndex {
     fn grow(&mut self) {
         let length = self.words.len();
         let longer = (length + length / 2).max(FEWEST_PLACES);
+        // Never more than the full index needs, but at least one place more, so that growth always makes room.
         let longer = longer.min(self.most_places).max(length + 1);
         for word in std::mem::replace(&mut self.words, vec![0; longer]) {
             if word != 0 {
@@ -107,9 +109,10 @@ impl SlotIndex {
         self.words[place] = word;
     }
 
-    /// The tag's share of the array.
+    /// The tag's home place in the array.
     #[inline]
     fn home_place(&self, tag: u32) -> usize {
+        // A multiplication and a shift instead of a modulo: faster, and right for any length.
         let scaled = u64::from(tag).wrapping_mul(self.words.len() as u64);
         usize::try_from(scaled >> NUMBER_BITS).unwrap_or(0)
     }
@@ -123,7 +126,7 @@ impl SlotIndex {
         }
     }
 
-    /// How many places `to` lies after `from`, around the end.
+    /// The number of places from `from` to `to`, with wrap-around.
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from {
             to - from
@@ -133,7 +136,7 @@ impl SlotIndex {
     }
 }
 
-/// The part of a hash that finds a key in its shard; the shard is found by the other half.
+/// The part of a hash that finds a key in its shard. The other half selects the shard.
 #[inline]
 pub(crate) fn tag(hash: u64) -> u32 {
     tag_of(hash << NUMBER_BITS)
@@ -161,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_inserted_is_found_until_it_is_removed() {
-        // Tags that crowd around the end of the array, so that searches wrap.
+        // Tags that collide around the end of the array, so that searches wrap.
         let mut index = SlotIndex::new(8);
         let tag = |slot: u32| u32::MAX - slot % 4;
         for round in 0..100 {

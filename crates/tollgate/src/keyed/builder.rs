@@ -1,4 +1,4 @@
-//! What can be chosen about a keyed limiter before it is built.
+//! The settings of a keyed limiter before it is built.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::tier::{ChooseTier, TierChooser, check_tier_algorithms};
 use crate::wait_queue::key_queues::KeyQueues;
 use crate::wait_queue::waiter_count::WaiterCount;
 
-/// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
+/// Builds a [`KeyedLimiter`]. [`KeyedLimiter::builder`] returns it.
 ///
 /// ```
 /// use tollgate::{WhenFull, KeyedLimiter, Rate};
@@ -32,12 +32,12 @@ use crate::wait_queue::waiter_count::WaiterCount;
 pub type Builder<C = DefaultClock, T = SingleRate> =
     WithClock<TableSettings<FingerprintSettings<T>>, C>;
 
-/// The settings that only a table of fingerprints has.
+/// Settings that only a table of fingerprints has.
 #[derive(Debug)]
 pub struct FingerprintSettings<T = SingleRate> {
     hasher: KeyHasher,
     tier_of: T,
-    /// A tier that isn't for this limiter.
+    /// The error of a tier that isn't for this limiter.
     tier_error: Option<LimitError>,
 }
 
@@ -53,9 +53,9 @@ impl Builder {
 }
 
 impl<C, T> Builder<C, T> {
-    /// Each key's tier is the one of these that this function says, or none for the limiter's own rate.
+    /// Sets a function that returns the index of a key's tier in `tiers`, or `None` for the limiter's own rate.
     ///
-    /// Keys are of one type then. The function is asked with every call, so it should be quick.
+    /// All keys have one type then. Every call runs the function, so it should be fast.
     ///
     /// ```
     /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
@@ -87,7 +87,7 @@ impl<C, T> Builder<C, T> {
         }
     }
 
-    /// With the hash of this seed.
+    /// Sets the seed of the hash.
     pub(super) fn with_seed(mut self, seed: u64) -> Self {
         self.settings.kind_settings.hasher = KeyHasher::with_seed(seed);
         self
@@ -95,10 +95,10 @@ impl<C, T> Builder<C, T> {
 }
 
 impl<C: ClockChoice, T> Builder<C, T> {
-    /// Builds it on the clock that was given, or the default one.
+    /// Builds the limiter on the given clock, or on the default clock.
     ///
     /// # Errors
-    /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
+    /// If GCRA can't represent the rate, or a tier's algorithm isn't GCRA.
     pub fn build(self) -> Result<KeyedLimiter<C::Clock, T>, LimitError> {
         let builder = self.resolve_clock();
         let table = builder.table(builder.clock.now());
@@ -112,12 +112,12 @@ impl<C: Clock, T> Builder<C, T> {
         Table::new(self.settings.capacity, now, Arc::new(IntervalTable::new()))
     }
 
-    /// Builds it on a table, in which intervals may have their tags already.
+    /// Builds the limiter on a table whose intervals may already have tags.
     pub(super) fn build_on(self, table: Table) -> Result<KeyedLimiter<C, T>, LimitError> {
         let Self { settings, clock } = self;
         let limit = Gcra::new(settings.rate)?;
         settings.kind_settings.tier_error.map_or(Ok(()), Err)?;
-        // A year at most, so that no wait comes near the end of a word's time.
+        // At most a year, so that no wait comes near the last time of a word.
         let longest_wait = settings.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
             pace: RateCell::new(limit, table.intervals()),

@@ -1,4 +1,4 @@
-//! Several keys of one table, charged all together or not at all: what a `CompositeLimiter` does, in fewer steps.
+//! Several keys of one table, charged all or none: what a `CompositeLimiter` does, in fewer steps.
 
 use std::time::Duration;
 
@@ -14,11 +14,10 @@ use crate::clock::Clock;
 use crate::key_handle::sealed::KeyTarget as _;
 use crate::queued_limit::sealed::QueuedLimit;
 
-/// Keys that are fetched ahead.
+/// How many keys are prefetched.
 const PREFETCHED_KEYS: usize = 8;
 
-/// What the keys' words were after they were charged, in the order of the keys: of most requests
-/// without an allocation.
+/// The keys' words after they were charged, in the order of the keys. Most requests need no allocation for it.
 struct ChargedWords {
     inline: [KeyWord; PREFETCHED_KEYS],
     overflow: Vec<KeyWord>,
@@ -44,16 +43,16 @@ impl ChargedWords {
     }
 }
 
-/// The result for several keys that were asked together.
+/// The result for several keys of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CombinedDecision {
-    /// Which key decided: of a request that passed, the one with the fewest such requests left; of one
-    /// that was refused, the one with the longest wait. None if there were no keys.
+    /// The key that decided: of an allowed request, the key with the fewest such requests remaining; of a denied one,
+    /// the key with the longest wait. `None` if there were no keys.
     pub decided_by: Option<usize>,
-    /// What it said.
+    /// The decision of that key.
     pub decision: Decision,
-    /// Whether all had room when they were looked at, and another request came between.
+    /// Whether all keys had room at first, and another request took tokens before all were charged.
     pub lost_race: bool,
 }
 
@@ -77,9 +76,9 @@ impl CombinedDecision {
 impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Charges each of these keys of this limiter its cost, or none of them.
     ///
-    /// As by a [`CompositeLimiter`](crate::CompositeLimiter), all are looked at before the first is charged, and what was
-    /// charged is given back if another request came between. If all pass, [`stats`](Self::stats) count each key with a cost
-    /// as allowed; a denial counts once.
+    /// As in a [`CompositeLimiter`](crate::CompositeLimiter), all keys are peeked before the first is charged, and
+    /// charges are refunded if another request came between. If all pass, [`stats`](Self::stats) count each key with a
+    /// cost as allowed; a denial counts once.
     ///
     /// ```
     /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
@@ -88,14 +87,14 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// let tenant = Tier::new(Algorithm::Gcra, Rate::per_hour(10))?;
     /// let keys = [(limiter.key("user"), 1), (limiter.key("tenant").at(&tenant)?, 4)];
     /// assert!(limiter.check_all(&keys).decision.is_allowed());
-    /// let refused = limiter.check_all(&keys);
-    /// assert_eq!((refused.decided_by, refused.decision.is_allowed()), (Some(0), false));
+    /// let denied = limiter.check_all(&keys);
+    /// assert_eq!((denied.decided_by, denied.decision.is_allowed()), (Some(0), false));
     /// assert_eq!(limiter.key("tenant").at(&tenant)?.peek().remaining, 6);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
     pub fn check_all(&self, keys: &[(Key<'_, C, T>, u64)]) -> CombinedDecision {
-        // All at once, so that the waits for memory overlap.
+        // All are prefetched first, so that the memory latencies overlap.
         let mut places: [Option<Candidates<'_>>; PREFETCHED_KEYS] = [None; PREFETCHED_KEYS];
         for (fetched, (key, _)) in places.iter_mut().zip(keys) {
             let place = self.table.candidates(key.0.fingerprint);
@@ -128,7 +127,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         self.charge_all(keys, &slots, now)
     }
 
-    /// The refusal with the longest wait, of keys that have waiters.
+    /// The denial with the longest wait, of keys that have waiters.
     #[cold]
     #[inline(never)]
     fn denied_by_waiters(
@@ -145,7 +144,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         Some(CombinedDecision::by_decider(Some(number), decision))
     }
 
-    /// The refusal with the longest wait.
+    /// The denial with the longest wait.
     #[cold]
     #[inline(never)]
     fn denied(&self, keys: &[(Key<'_, C, T>, u64)], local: TableTime) -> CombinedDecision {
@@ -160,7 +159,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             }
         }
         let Some((number, decision)) = worst else {
-            // It had no room a moment ago, and that is what the caller is told.
+            // The key had no room a moment ago; the caller gets that denial, with a wait of zero.
             let wait = Duration::ZERO;
             let limit = keys
                 .first()
@@ -185,7 +184,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         for (number, (key, cost)) in keys.iter().enumerate() {
             let key = key.0.key();
             let ask = key.charge_request(local, *cost, 0);
-            // The slot that was looked at: if it changed hands since, that is seen.
+            // The slot of the first pass is tried again; `try_pass` detects whether it changed hands.
             let found = slots.get(number).copied().flatten();
             let passed = found.and_then(|(shard, slot)| shard.try_pass(slot, &ask));
             let (word, asked) = match passed {
@@ -208,7 +207,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             after.put(number, word);
             let pace = key.key.in_force.pace;
             let remaining = pace.remaining(TatState::from_word(word.0), asked);
-            // Most cost one, and a division takes longer than all that is around it.
+            // Most costs are 1, and a division takes longer than all the code around it.
             let requests = if *cost > 1 {
                 remaining / cost
             } else {
@@ -218,7 +217,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 tightest = Some((requests, number, (word, asked)));
             }
         }
-        // Only now: a key that was given back hasn't passed.
+        // Counted only now, because a key whose charge was refunded hasn't passed.
         self.counters.count_allowed(charged);
         match tightest {
             None => CombinedDecision::by_decider(None, Decision::UNLIMITED),
@@ -230,7 +229,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         }
     }
 
-    /// Another request came between: what was charged comes back, the latest first.
+    /// Another request came between: refunds the charges, the latest first.
     #[cold]
     #[inline(never)]
     fn cancel_all(
@@ -321,10 +320,10 @@ mod tests {
         };
         assert!(ask(&[("a", 2), ("b", 1), ("looked at", 0)]).is_allowed());
         assert_eq!(counts(), (2, 0));
-        // Known at a look.
+        // The peek shows it.
         assert!(!ask(&[("b", 1), ("a", 1)]).is_allowed());
         assert_eq!(counts(), (2, 1));
-        // Found only when the second half of a key is charged.
+        // Only the charge of the second half of a key shows it.
         assert!(!ask(&[("c", 1), ("d", 2), ("d", 2)]).is_allowed());
         assert_eq!(counts(), (2, 2));
         assert!(ask(&[]).is_allowed());
@@ -336,7 +335,7 @@ mod tests {
         let limiter = KeyedLimiter::builder(Rate::per_hour(2), 1_000).clock(Manual::new());
         let limiter = limiter.build().unwrap();
         for count in [3, PREFETCHED_KEYS, PREFETCHED_KEYS + 1, 100] {
-            // One key twice, of which each half has room: as if another request took it in between.
+            // One key twice, with room for each half alone: as if another request took the tokens in between.
             let twice = std::iter::once(count - 1);
             let keys = (0..count).chain(twice);
             let keys: Vec<_> = keys.map(|key| (limiter.key(&key), 2)).collect();

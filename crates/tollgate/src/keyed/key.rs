@@ -1,4 +1,4 @@
-//! One key of a keyed limiter: what its handle holds, and what only this table's keys can do.
+//! One key of a keyed limiter: the content of its handle, and the operations that only this table's keys have.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::key_handle::sealed::KeyTarget;
 use crate::key_table::hasher::KEY_BITS;
 use crate::{Algorithm, Tier};
 
-/// One key of a [`KeyedLimiter`], which it borrows. Made by [`KeyedLimiter::key`]; [`KeyHandle`] has the verbs.
+/// One key of a [`KeyedLimiter`], with a borrow of the limiter. [`KeyedLimiter::key`] makes it; [`KeyHandle`] has the
+/// verbs.
 pub type Key<'a, C = Monotonic, T = SingleRate> = KeyHandle<FingerprintKey<&'a KeyedLimiter<C, T>>>;
 
-/// One key of a [`KeyedLimiter`], which it shares: what it reserves and waits for borrows nothing. Made by
-/// [`KeyedLimiter::key_owned`]; [`KeyHandle`] has the verbs.
+/// One key of a [`KeyedLimiter`], with a shared pointer to the limiter: its reservations and waits borrow nothing.
+/// [`KeyedLimiter::key_owned`] makes it; [`KeyHandle`] has the verbs.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -39,19 +40,19 @@ pub type Key<'a, C = Monotonic, T = SingleRate> = KeyHandle<FingerprintKey<&'a K
 pub type OwnedKey<C = Monotonic, T = SingleRate> =
     KeyHandle<FingerprintKey<Arc<KeyedLimiter<C, T>>>>;
 
-/// A key of a table of fingerprints, with a pointer to its limiter: what handles of such keys hold.
+/// A key of a table of fingerprints, with a pointer to its limiter: the content of the handles of such keys.
 #[derive(Clone, Copy, Debug)]
 pub struct FingerprintKey<L> {
     pub(crate) limiter: L,
-    /// Without the tag of the rate's interval.
+    /// The fingerprint, without the tag of the rate's interval.
     pub(super) fingerprint: u64,
-    /// The tier that it is at; none for the rate that the limiter has when it is asked.
+    /// The tier of the key; `None` stands for the limiter's rate at the time of each call.
     pub(super) tier: Option<RateInForce>,
 }
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
-    /// One key, with all verbs: at the limiter's own rate, or at the tier that the function chooses which the limiter was
-    /// [built with](super::Builder::tier_of). [`at`](TargetedKey::at) puts it under another limit.
+    /// One key, with all verbs. Its limit is the limiter's own rate, or the tier that the function chooses with which
+    /// the limiter was [built](super::Builder::tier_of). [`at`](Key::at) selects another limit.
     #[inline(always)]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C, T>
     where
@@ -64,7 +65,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         })
     }
 
-    /// One key, as [`key`](Self::key) gives it, for a task of its own.
+    /// One key, as [`key`](Self::key) returns it, for use in another task.
     pub fn key_owned<K: Hash + ?Sized>(self: &Arc<Self>, key: &K) -> OwnedKey<C, T>
     where
         T: TierOf<K>,
@@ -102,7 +103,7 @@ mod sealed {
 }
 
 impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
-    /// What tells this key from others, as [`KeyedLimiter::fingerprint`].
+    /// Identifies this key, as [`KeyedLimiter::fingerprint`].
     #[inline]
     pub const fn fingerprint(&self) -> u64 {
         self.0.fingerprint & KEY_BITS
@@ -110,18 +111,16 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
 
     /// The same key under another limit: a plan, or an override.
     ///
-    /// It may be another with each call: what the key has spent stays spent, in tokens. So in
-    /// any window no more passes than the largest burst and the fastest rate of those that were asked
-    /// in it, in whatever order. What is owed is paid back at the rate that last let the key pass, or
-    /// a faster one that refused it: an upgraded key waits until what it owes, at most the largest
-    /// burst and what is booked ahead, is paid back at the new rate, and a downgraded one no longer
-    /// than at the old.
+    /// Each call may use another limit: spent tokens stay spent. So in any window no more passes than the largest burst
+    /// and the fastest rate of the limits that were used in it, in any order. Debt is paid back at the rate that last
+    /// let the key pass, or at a faster rate that denied it. An upgraded key waits until its debt (at most the largest
+    /// burst and the bookings) is paid back at the new rate. A downgraded key waits no longer than at the old rate.
     ///
-    /// A limiter tells 1,023 distinct intervals between tokens apart. At those beyond, what was spent
-    /// carries over as the time that it takes to refill, so that rates may add up.
+    /// A limiter distinguishes 1,023 intervals between tokens. Beyond those, spent tokens carry over as the time that
+    /// they take to refill, so that rates may add up.
     ///
     /// # Errors
-    /// [`LimitError::TierAlgorithmMismatch`] if the tier isn't one of GCRA.
+    /// [`LimitError::TierAlgorithmMismatch`] if the tier's algorithm isn't GCRA.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,8 +130,8 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// assert!(limiter.key("tenant").allow_n(10));
     /// let gold = Tier::new(Algorithm::Gcra, Rate::per_second(10).burst(5))?;
     /// // Six of the ten have to be paid back before one fits a bucket of five: not an hour.
-    /// let refused = limiter.key("tenant").at(&gold)?.check();
-    /// assert_eq!(refused.wait_or_max(), Duration::from_millis(600));
+    /// let denied = limiter.key("tenant").at(&gold)?.check();
+    /// assert_eq!(denied.wait_or_max(), Duration::from_millis(600));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
@@ -143,7 +142,7 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
         }
     }
 
-    /// The same key by this limit.
+    /// The same key under this limit.
     #[inline]
     pub(crate) fn at_limit(&self, limit: &Gcra) -> Self {
         let intervals = self.0.limiter.table.intervals();
@@ -154,11 +153,11 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
         })
     }
 
-    /// Decides a request of this cost at a time on the limiter's clock, if it is known at one look what becomes of it. If not,
-    /// nothing is charged or counted: ask by one of the other verbs then.
+    /// The fast path: decides a request of this cost at a time on the limiter's clock, if one read of the key's slot
+    /// suffices. If not, it charges and counts nothing, and returns `None`: call one of the other verbs then.
     ///
-    /// This is for those who have little to say to a request that passes, and more to one that doesn't. Who reads the clock
-    /// first, and then finds the key, waits for one while it does the other.
+    /// Use it where an allowed request needs only a yes and a denied one needs the whole decision. Read the clock
+    /// before you make the key, so that the CPU can overlap the two latencies.
     ///
     /// ```
     /// use tollgate::{Clock, KeyedLimiter, Rate, clock::Manual};
@@ -171,7 +170,7 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// assert!(user.check().is_allowed());
     /// let passed = user.try_fast_check(now, 1).expect("a key that was seen");
     /// assert!(passed.is_allowed() && passed.decision().remaining == 0);
-    /// assert!(user.try_fast_check(now, 1).is_some_and(|refused| !refused.is_allowed()));
+    /// assert!(user.try_fast_check(now, 1).is_some_and(|denied| !denied.is_allowed()));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline(always)]
@@ -183,8 +182,7 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
         self.0.key().check_at_a_glance(now, cost)
     }
 
-    /// Starts to bring the key's lines into the cache, for a check that is to come, and doesn't wait for
-    /// them.
+    /// Starts to fetch the key's cache lines for a later check, and doesn't wait for them.
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, Rate};

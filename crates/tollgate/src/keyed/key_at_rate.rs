@@ -1,4 +1,4 @@
-//! One key of a keyed limiter at the rate that is in force for it: what is asked of the table.
+//! One key of a keyed limiter at the rate in force for it: its operations on the table.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,36 +22,36 @@ use crate::wait_queue::waiter_places::WaiterId;
 use crate::wait_queue::{QueueState, WaitQueue};
 use crate::{RateDenied, WhenFull};
 
-/// A key at the rate that is in force for it now: what its handle, reservations and waits ask.
+/// A key at the rate in force for it now. Its handle, reservations and waits use it.
 pub struct KeyAtRate<'a, C: Clock, T> {
     pub(super) limiter: &'a KeyedLimiter<C, T>,
     pub(crate) key: KeyRate,
 }
 
-/// The same without its limiter.
+/// A [`KeyAtRate`] without its limiter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyRate {
-    /// Without the tag of the rate's interval.
+    /// The fingerprint, without the tag of the rate's interval.
     pub(super) fingerprint: u64,
     pub(super) in_force: RateInForce,
-    /// Whether that is the limiter's own rate, which may change while somebody waits.
+    /// Whether `in_force` is the limiter's own rate, which may change while a request waits.
     pub(super) is_limiter_rate: bool,
 }
 
-/// The result of the [fast path](super::TargetedKey::check_at_a_glance): whether a request passed, and its decision for callers that
-/// need it.
+/// The result of the [fast path](super::Key::try_fast_check): whether a request passed, and its decision for callers
+/// that need it.
 #[must_use = "a request that isn't allowed mustn't pass"]
 pub struct FastCheck<'a, C: Clock = Monotonic, T = SingleRate> {
     rated: KeyAtRate<'a, C, T>,
     allowed: bool,
-    /// The key's, after the charge if there was one.
+    /// The key's word, after the charge if there was one.
     word: KeyWord,
     moment: TableTime,
     cost: u64,
 }
 
 impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
-    /// Decides a request if the fast path tells its result.
+    /// Decides a request if the fast path suffices.
     #[inline(always)]
     pub(super) fn check_at_a_glance(
         self,
@@ -66,7 +66,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         self.decide_fast(place, moment, cost)
     }
 
-    /// Decides a request of a key that may be here.
+    /// Decides a request of a key that may be in these cache lines.
     #[inline(always)]
     pub(super) fn check_candidates(
         &self,
@@ -80,7 +80,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         }
     }
 
-    /// Decides a request of a key that may be here, if that takes no closer look, and counts it.
+    /// Decides and counts a request of a key that may be in these cache lines, if the fast path suffices.
     #[inline(always)]
     pub(super) fn decide_fast(
         &self,
@@ -112,8 +112,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         self.report(&judged, cost)
     }
 
-    /// Counts a decision and says all about it.
-    /// What its slot holds while its word counts by this rate's interval.
+    /// The content of the key's slot while its word counts by this rate's interval.
     #[inline(always)]
     pub(super) fn tagged(&self) -> u64 {
         self.key.in_force.tag.tagged(self.key.fingerprint)
@@ -137,7 +136,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         }
     }
 
-    /// What an operator asks of the table now, and the time of the clock.
+    /// An operator's request to the table, and the time on the clock.
     fn charge_request_now(&self) -> (Timestamp, ChargeRequest<'a>) {
         let clock = self.limiter.clock.now();
         (
@@ -162,7 +161,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
             .ok_or(TableFull::new(self.limiter.capacity))
     }
 
-    /// Charges the key, or what stands for it at the cap.
+    /// Charges the key, or its substitute when the table is full.
     pub(super) fn charge(&self, now: TableTime, cost: u64) -> WordDecision {
         let shard = self.shard();
         let ask = self.charge_request(self.limiter.table.follow_clock(shard, now), cost, 0);
@@ -170,7 +169,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         judged.unwrap_or_else(|| self.limiter.charge_when_full(&ask))
     }
 
-    /// The same, exactly once, for somebody who may give the charge back.
+    /// As [`charge`](Self::charge), but exactly once, for a caller that may refund the charge.
     pub(super) fn charge_or_book(&self, now: TableTime, cost: u64, patience: u64) -> WordDecision {
         let shard = self.shard();
         let ask = self.charge_request(self.limiter.table.follow_clock(shard, now), cost, patience);
@@ -185,7 +184,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         }
     }
 
-    /// What would come of a charge, as far as a glance tells.
+    /// The effect of a charge, as far as one read of the key's slot shows it.
     #[inline(always)]
     pub(super) fn peek_word(&self, now: TableTime, cost: u64) -> WordDecision {
         let place = self.limiter.table.candidates(self.key.fingerprint);
@@ -197,7 +196,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         judged
     }
 
-    /// Somebody is to wait for so long that the clock may have been set back.
+    /// Handles a wait so long that the clock may have been set back.
     #[cold]
     #[inline(never)]
     fn peek_word_again(&self, now: TableTime, cost: u64) -> WordDecision {
@@ -207,8 +206,8 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         place.shard.peek(place.select(ask.fingerprint), &ask)
     }
 
-    /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
-    /// the key's word counts by makes it count by that, so that the wait that is told begins.
+    /// As [`peek_word`](Self::peek_word), for a request that is dropped if it doesn't pass. A denial at a faster rate
+    /// than that of the key's word moves the word to that rate, so that the reported wait begins now.
     #[inline(always)]
     pub(super) fn evaluate_request(&self, now: TableTime, cost: u64) -> WordDecision {
         let judged = self.peek_word(now, cost);
@@ -245,7 +244,7 @@ impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
         self.decision_from_word(judged.outcome, retry_after, word, now)
     }
 
-    /// What a key with this word, which isn't blocked, has left.
+    /// The decision for a key with this word, which isn't blocked.
     #[inline(always)]
     pub(super) fn decision_from_word(
         &self,
@@ -336,7 +335,7 @@ impl<C: Clock, T> KeyOperations for KeyAtRate<'_, C, T> {
                 word => KeyWord::blocked(until, word.idle_at()),
             }
         });
-        // Those who wait are refused too.
+        // Waiters are denied, too.
         self.change_and_notify(clock, || ());
         set
     }
@@ -386,7 +385,7 @@ impl<C: Clock, T> WaitQueue for KeyAtRate<'_, C, T> {
 }
 
 impl<C: Clock, T> QueueLimit for KeyAtRate<'_, C, T> {
-    /// None stands for the limiter's own rate.
+    /// `None` stands for the limiter's own rate.
     type Terms = Option<RateInForce>;
 
     fn peek(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision {
@@ -477,13 +476,13 @@ impl<C: Clock, T> QueuedLimit for KeyAtRate<'_, C, T> {
 }
 
 impl<C: Clock, T> KeyAtRate<'_, C, T> {
-    /// A time at which somebody's turn came, as words count it.
+    /// The time at which a waiter became due, counted as in the words.
     fn time_in_order(&self, turn: Timestamp) -> TableTime {
         let (table, clock) = (&self.limiter.table, self.limiter.clock.now());
         table.table_time_in_order(self.key.fingerprint, turn, clock)
     }
 
-    /// The same key on these terms.
+    /// The same key under these terms.
     fn at_terms(&self, terms: &Option<RateInForce>) -> Self {
         let in_force = terms.unwrap_or_else(|| self.limiter.pace.read());
         Self {
@@ -496,9 +495,9 @@ impl<C: Clock, T> KeyAtRate<'_, C, T> {
     }
 }
 
-/// What a stack asks of a key.
+/// The operations of a `CompositeLimiter` on a key.
 impl<C: Clock, T> KeyAtRate<'_, C, T> {
-    /// Starts to bring the key's state into the cache.
+    /// Starts to fetch the key's state into the cache.
     #[inline]
     pub(crate) fn prefetch(&self) {
         self.limiter
@@ -507,7 +506,7 @@ impl<C: Clock, T> KeyAtRate<'_, C, T> {
             .prefetch();
     }
 
-    /// Whether the cost would pass, for a real request.
+    /// Whether the cost would pass, for a request that is going to be charged.
     #[inline]
     pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
         if self.is_marked()
@@ -519,8 +518,8 @@ impl<C: Clock, T> KeyAtRate<'_, C, T> {
         self.evaluate_request(local, cost).outcome == Outcome::Allowed
     }
 
-    /// Charges the cost if nobody waits for the key and the fast path suffices: what that left in the key's word, and the
-    /// pace. `None` decides nothing. Callers read the clock only if nobody waits.
+    /// Charges the cost if no request waits for the key and the fast path suffices. Returns the key's word afterwards
+    /// and the rate. `None` means that nothing was decided. The clock is read only if no request waits.
     #[inline]
     pub(crate) fn charge_fast(
         &self,
@@ -549,7 +548,7 @@ impl<C: Clock, T> FastCheck<'_, C, T> {
         self.allowed
     }
 
-    /// How much is left, and when to come back.
+    /// The whole decision, with the remaining tokens and the time to retry.
     #[inline(always)]
     pub fn decision(&self) -> Decision {
         let now = self.moment.now;
@@ -563,7 +562,8 @@ impl<C: Clock, T> FastCheck<'_, C, T> {
     }
 }
 
-/// What is said of a refusal by a key with this word. Apart, so that those who pass needn't have all this in memory.
+/// The decision for a denied key with this word. A separate function, so that an allowed request needs none of this in
+/// memory.
 #[inline(never)]
 fn denial_of<C: Clock, T>(
     rated: KeyAtRate<'_, C, T>,

@@ -21,7 +21,7 @@ mod reserved {
 
     use super::super::slot::CacheLine;
 
-    /// Starts to bring a line into the cache, without waiting for it; it is read where there is no such hint.
+    /// Prefetches a cache line without waiting for it. Where there is no such hint, it reads the line.
     #[inline(always)]
     pub(crate) fn fetch(line: &CacheLine) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -35,7 +35,7 @@ mod reserved {
         std::hint::black_box(line.0[0].word.load(std::sync::atomic::Ordering::Relaxed));
     }
 
-    /// A fixed number of lines, all empty at first.
+    /// A fixed number of cache lines, all empty at first.
     #[derive(Debug)]
     pub(crate) struct CacheLines {
         first: NonNull<CacheLine>,
@@ -82,14 +82,14 @@ mod reserved {
             let layout = Layout::for_value::<[CacheLine]>(self);
             if layout.size() > 0 {
                 // SAFETY: the memory came from `zeroed` with this layout, the one of `count` lines,
-                // and is given back once. Lines need no destructor: they are plain atomics.
+                // and is freed once. Lines need no destructor: they are plain atomics.
                 unsafe { memory::give_back(self.first.cast(), layout) };
             }
         }
     }
 
-    /// Pages straight from the system: an allocator might write the zeros itself, and so touch all
-    /// of a table that is to be used bit by bit.
+    /// Pages directly from the system. An allocator might write the zeros itself, and so touch all pages of a table
+    /// that is to be used gradually.
     #[cfg(all(unix, not(miri)))]
     mod memory {
         use std::alloc::Layout;
@@ -116,7 +116,7 @@ mod reserved {
         }
 
         /// # Safety
-        /// The memory came from [`zeroed`] with this layout, and nobody uses it any more.
+        /// The memory came from [`zeroed`] with this layout, and is no longer in use.
         pub(super) unsafe fn give_back(memory: NonNull<u8>, layout: Layout) {
             // SAFETY: the caller promises that this is one whole mapping, and no longer in use.
             unsafe { libc::munmap(memory.as_ptr().cast(), layout.size()) };
@@ -135,7 +135,7 @@ mod reserved {
         }
 
         /// # Safety
-        /// The memory came from [`zeroed`] with this layout, and nobody uses it any more.
+        /// The memory came from [`zeroed`] with this layout, and is no longer in use.
         pub(super) unsafe fn give_back(memory: NonNull<u8>, layout: Layout) {
             // SAFETY: as the caller promises.
             unsafe { dealloc(memory.as_ptr(), layout) };
@@ -143,7 +143,7 @@ mod reserved {
     }
 }
 
-/// The same under the model checker, whose atomics are not plain memory.
+/// The same for the model checker, whose atomics are not plain memory.
 #[cfg(any(loom, shuttle))]
 mod touched {
     use std::ops::Deref;
@@ -151,7 +151,7 @@ mod touched {
     use super::super::slot::{CacheLine, Slot};
     use crate::sync::AtomicU64;
 
-    /// Nothing to fetch: the model has no caches.
+    /// Does nothing: the model has no caches.
     pub(crate) fn fetch(_line: &CacheLine) {}
 
     #[derive(Debug)]

@@ -1,12 +1,12 @@
-//! The rates of a limiter: its own, which may change while it runs; the tier of a key; and the interval that each key's word
-//! counts by, as a tag in its slot's fingerprint.
+//! The rates of a limiter: its own rate, which may change live; the tier of a key; and the interval of each key's word,
+//! as a tag in its slot's fingerprint.
 //!
 //! # Intervals and tags
-//! A word is a time, so it tells how many tokens are owed only if their interval is known. Few limiters see many
-//! intervals, so each gets a number, its *tag*, and a slot holds the key's fingerprint with the tag in its top bits,
-//! exclusive-or. A request at the interval that the word counts by finds the slot as if there were no tags. Others find
-//! it by the lower bits, and the difference in the upper bits says by which interval it counts. With n intervals in use
-//! two keys are taken for one n times as likely.
+//! A word is a time, so it stands for a number of tokens only at a known interval. Few limiters use many intervals, so
+//! each interval gets a number, its *tag*. A slot holds the key's fingerprint with the tag in its top bits, by
+//! exclusive-or. A request at the interval of the word finds the slot as if there were no tags. Other requests find it
+//! by the lower bits, and the difference in the upper bits is the tag of the word's interval. With n intervals in use,
+//! a collision of two keys is n times as likely.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64 as RateWord;
@@ -21,23 +21,24 @@ use crate::snapshot::{rate_from_words, rate_words};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, ignore_poison};
 use crate::tier::ChooseTier;
 
-/// A rate in force, as the words that decide, behind a sequence number that is odd while they
-/// change. The ordering is that of `cell/word.rs`, without a TAT to rescale.
+/// The rate in force, as the numbers that decide, behind a sequence number that is odd while they change. The memory
+/// ordering is that of `cell/word.rs`, without a TAT to rescale.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct RateCell {
     interval: AtomicU64,
     capacity: AtomicU64,
     burst: AtomicU64,
-    /// Of the interval, among those of the limiter.
+    /// The tag of the interval.
     tag: AtomicU64,
     sequence: AtomicU64,
-    /// The rate as it was asked for, which answers tell and nothing is decided by: so these aren't a model checker's.
+    /// The rate as it was set, which decisions report and nothing is decided by: so these aren't a model checker's
+    /// atomics.
     rate: [RateWord; 5],
     limit: Mutex<Gcra>,
 }
 
-/// A rate as a check needs it.
+/// A rate in the form that a check needs.
 #[derive(Clone, Copy, Debug)]
 pub struct RateInForce {
     pub(crate) pace: GcraParams,
@@ -79,7 +80,7 @@ impl RateCell {
         })
     }
 
-    /// What decides, without what only a report needs.
+    /// The numbers that decide, without those that are only reported.
     #[inline(always)]
     pub(crate) fn read_pace(&self) -> (GcraParams, IntervalTag) {
         self.read_by(|cell| (cell.pace_now(), cell.tag_now()))
@@ -98,7 +99,7 @@ impl RateCell {
         }
     }
 
-    /// Reads until nothing changed meanwhile.
+    /// Repeats a read until no change overlapped it.
     #[inline(always)]
     fn read_by<T>(&self, read: impl Fn(&Self) -> T) -> T {
         let mut losses = 0;
@@ -114,8 +115,8 @@ impl RateCell {
         }
     }
 
-    /// Waits for a change to end, longer each time. By number, so that a check that doesn't wait
-    /// has nothing in memory.
+    /// Waits for a change to end, longer each time. It takes a number, so that a check that doesn't wait keeps nothing
+    /// in memory.
     #[cold]
     #[inline(never)]
     fn wait(losses: u32) -> u32 {
@@ -126,7 +127,7 @@ impl RateCell {
         losses.saturating_add(1).min(8)
     }
 
-    /// The rate, without a lock: many answers tell it.
+    /// The rate, without a lock, because many decisions report it.
     #[inline]
     pub(crate) fn rate(&self) -> Rate {
         let words = self.read_by(|cell| {
@@ -162,15 +163,15 @@ impl RateCell {
     }
 }
 
-/// No function of the key: keys are at the limiter's own rate, unless their handles are put
-/// [at](super::TargetedKey::at) a tier.
+/// No `tier_of` function: all keys are at the limiter's own rate, unless their handles select a tier with
+/// [`at`](super::Key::at).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SingleRate(());
 
-/// A function of keys of this type, given to [`tier_of`](super::Builder::tier_of): which tier a key is in.
+/// The function that returns the tier of a key of this type, given to [`tier_of`](super::Builder::tier_of).
 pub struct TierByKey<K: ?Sized>(pub(super) Box<dyn ChooseTier<K>>);
 
-/// What says which tier a key of this type is in: [`SingleRate`] of any, [`TierByKey`] of its own.
+/// Selects the tier of a key of this type: [`SingleRate`] for any type, [`TierByKey`] for its own.
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
 pub trait TierOf<K: ?Sized>: sealed::TierOf<K> {}
@@ -180,7 +181,7 @@ impl<K: ?Sized, T: sealed::TierOf<K>> TierOf<K> for T {}
 pub(super) mod sealed {
     use crate::Tier;
 
-    /// Says which tier a key is in.
+    /// Selects the tier of a key.
     pub trait TierOf<K: ?Sized> {
         fn tier_of(&self, key: &K) -> Option<&Tier>;
     }
@@ -206,7 +207,7 @@ impl<K: ?Sized> sealed::TierOf<K> for TierByKey<K> {
     }
 }
 
-/// A reference to a key is hashed as the key is.
+/// A reference to a key hashes as the key does.
 impl<K: ?Sized> sealed::TierOf<&K> for TierByKey<K> {
     #[inline]
     fn tier_of(&self, key: &&K) -> Option<&Tier> {
@@ -220,37 +221,37 @@ impl<K: ?Sized> fmt::Debug for TierByKey<K> {
     }
 }
 
-/// How many intervals are told apart, with the one that means none. A model has no time for many.
+/// How many intervals are distinguished, including "none". A model checker has no time for many.
 const MAX_INTERVALS: usize = if cfg!(any(loom, shuttle)) { 8 } else { 1 << 10 };
-/// Which interval, as it lies in a fingerprint.
+/// The tag of an interval, at its position in a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IntervalTag(u64);
 
-/// The intervals of a limiter, each in the place that its tag says; they stay for good.
+/// The intervals of a limiter, each at the position of its tag. They are never removed.
 ///
-/// A place is taken by compare-and-swap (release), after it was counted, and never changes then. Whoever
-/// gives a slot its tag has seen it there (acquire), and publishes the slot with release: so whoever
-/// finds the slot, or holds the lock after that, also finds the interval and how many there are.
+/// A position is taken by compare-and-swap (release), after it was counted, and never changes afterwards. A thread that
+/// gives a slot its tag has read the position (acquire), and publishes the slot with release. So a thread that finds
+/// the slot, or takes the lock later, also finds the interval and the count.
 #[derive(Debug)]
 pub(crate) struct IntervalTable {
     intervals: [AtomicU64; MAX_INTERVALS],
     /// The words of the buckets that keys without a slot share, one an interval.
     shared_words: [AtomicU64; MAX_INTERVALS],
-    /// At least as many as there are.
+    /// An upper bound of the number of intervals.
     interval_count: AtomicU64,
     /// The longest that a full bucket of a new key took so far, in word units.
     longest_capacity: AtomicU64,
 }
 
 impl IntervalTag {
-    /// Of what counts no tokens, and of intervals beyond those that are told apart.
+    /// The tag of rates that count no tokens, and of intervals beyond the maximum.
     pub(crate) const NONE: Self = Self(0);
 
     const fn new(place: usize) -> Self {
         Self((place as u64) << TAG_SHIFT)
     }
 
-    /// What tells two fingerprints of one key apart, if anything.
+    /// The tag by which two fingerprints differ, if they are of one key.
     pub(crate) const fn between(one: u64, other: u64) -> Option<Self> {
         let difference = one ^ other;
         if difference & KEY_BITS == 0 {
@@ -265,13 +266,13 @@ impl IntervalTag {
         self.0
     }
 
-    /// From what [`to_bits`](Self::to_bits) gave.
+    /// The tag from the bits that [`to_bits`](Self::to_bits) returned.
     #[inline(always)]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// A fingerprint with this tag, or without it.
+    /// Adds this tag to a fingerprint, or removes it.
     #[inline(always)]
     pub(crate) const fn tagged(self, fingerprint: u64) -> u64 {
         fingerprint ^ self.0
@@ -292,11 +293,11 @@ impl IntervalTable {
         }
     }
 
-    /// The tag of an interval; it gets one if it is new.
+    /// The tag of an interval. A new interval gets a tag.
     #[inline(always)]
     pub(crate) fn tag(&self, interval: u64) -> IntervalTag {
         let place = Self::first_place(interval);
-        // No interval is zero but that of an unlimited rate, whose place is the first, which has none.
+        // Only an unlimited rate has an interval of zero, and its position is the first, which is never taken.
         if self.intervals[place].load(Ordering::Acquire) == interval {
             return IntervalTag::new(place);
         }
@@ -323,7 +324,7 @@ impl IntervalTable {
         for place in places.filter(|place| *place > 0) {
             let mut there = self.intervals[place].load(Ordering::Acquire);
             if there == 0 {
-                // Counted before it can be seen. If another comes first, one too many does no harm.
+                // Counted before it is visible. If another thread takes the position, a count too high does no harm.
                 self.interval_count.fetch_add(1, Ordering::Relaxed);
                 let taken = self.intervals[place].compare_exchange(
                     0,
@@ -340,7 +341,7 @@ impl IntervalTable {
         IntervalTag::NONE
     }
 
-    /// The interval of a tag: zero if it is none, or of none that is known.
+    /// The interval of a tag; zero if the tag has none, or isn't known.
     pub(crate) fn interval(&self, tag: IntervalTag) -> u64 {
         let place = self.intervals.get(tag.place());
         place.map_or(0, |place| place.load(Ordering::Relaxed))
@@ -357,8 +358,8 @@ impl IntervalTable {
         self.interval_count.load(Ordering::Relaxed) > 1 || tag == IntervalTag::NONE
     }
 
-    /// A slot is about to get this tag. `NONE` differs from every interval, so from now on there are two tags
-    /// at least.
+    /// Records that a slot is about to get this tag. `NONE` differs from every interval, so from now on there are at
+    /// least two tags.
     pub(crate) fn note_untagged(&self, tag: IntervalTag) {
         if tag == IntervalTag::NONE {
             self.interval_count.fetch_max(2, Ordering::Relaxed);
@@ -370,14 +371,14 @@ impl IntervalTable {
         &self.shared_words[tag.place() % MAX_INTERVALS]
     }
 
-    /// Counts the words of all such buckets from another anchor.
+    /// Moves the words of all such buckets to another anchor.
     pub(crate) fn move_shared(&self, moved: impl Fn(KeyWord) -> KeyWord) {
         self.shared_words
             .iter()
             .for_each(|word| move_word(word, &moved));
     }
 
-    /// A new key is charged at this pace.
+    /// Records that a new key is charged at this rate.
     pub(crate) fn note_capacity(&self, pace: GcraParams) {
         if pace.is_counting() && pace.capacity > self.longest_capacity.load(Ordering::Relaxed) {
             self.longest_capacity
@@ -385,22 +386,22 @@ impl IntervalTable {
         }
     }
 
-    /// How far behind the latest time another may be and still be out of order, in word units.
+    /// How far behind the latest time another time may be and still count as out of order, in word units.
     pub(crate) fn longest_reach(&self) -> u64 {
         self.longest_capacity
             .load(Ordering::Relaxed)
             .saturating_add(SLACK)
     }
 
-    /// All of them, each as its tag's bits and itself.
+    /// All intervals, each with the bits of its tag.
     pub(crate) fn known_intervals(&self) -> impl Iterator<Item = (u64, u64)> {
         let places = (0..MAX_INTERVALS).map(IntervalTag::new);
         let known = places.map(|tag| (tag.to_bits(), self.interval(tag)));
         known.filter(|(_, interval)| *interval > 0)
     }
 
-    /// Gives an interval the tag that it had elsewhere; no if there is no such tag, or it is taken. Nobody else uses
-    /// the table yet.
+    /// Gives an interval the tag that it had in another table. False if there is no such tag, or it is taken. No other
+    /// thread uses the table yet.
     pub(crate) fn restore(&self, tag: IntervalTag, interval: u64) -> bool {
         let place = self.intervals.get(tag.place());
         let Some(place) = place.filter(|_| tag != IntervalTag::NONE && tag.0 & KEY_BITS == 0)

@@ -1,36 +1,32 @@
-//! One part of a table: lines that grow, a stash for what finds no place in them, and one lock for
-//! everything that changes where a key lives. Charging a key that is there takes no lock.
+//! One part of a table: cache lines that grow in number, a stash for keys that find no room in them, and one lock for
+//! all changes of a key's position. Charging an existing key takes no lock.
 //!
 //! # Memory ordering
-//! A slot is two words, the fingerprint and the key's word, and both change together only under the
-//! shard's lock. The lock's holder first makes the word [`RELOAD_MARGIN`] by compare-and-swap, which fails if
-//! somebody charged it meanwhile, then stores the fingerprint and last the new word, both with
-//! release.
+//! A slot is two words, the fingerprint and the key's word. Both change together only under the shard's lock. The
+//! holder of the lock first makes the word [`BUSY`] by compare-and-swap, which fails if a charge came first, then
+//! stores the fingerprint and last the new word, both with release.
 //!
-//! * A charger loads the fingerprint (acquire), the word (acquire) and the fingerprint again. If it
-//!   read the word of another key, its second look sees that key's fingerprint, because that was
-//!   stored before the word. If the slot changes hands after the second look, the word has become
-//!   `RELOAD_MARGIN` and then another one, and the charger's compare-and-swap fails.
-//! * The fast path doesn't look at the fingerprint of the slot that it falls back on, so there the
-//!   word comes first. A charge is as safe: the compare-and-swap comes after a look that found the
-//!   key, so a word of the key before is gone by then. A refusal swaps nothing, so it looks at the
-//!   word a second time instead.
-//! * A slot is taken over only if its word lies before the shard's high-water time, and a word that
-//!   is stored for a new key lies after it, so the word that a slow charger holds can't come back.
-//!   Should it (a key that was moved or evicted, and one of the same time and rate in its place), a
-//!   third look at the fingerprint, after the compare-and-swap, finds the slot changed, and the
-//!   charger charges again: twice is the safe side. So does a charge that a move overtakes between
-//!   its compare-and-swap and that look.
-//! * What makes a word smaller (a refund, a cancelled slot, a reset) has no safe side, so it goes
-//!   through the lock, under which no slot changes hands. So does a charge that is to be given back:
-//!   its receipt stands for one charge, and a second one would stay.
-//! * A key that is asked at another interval than its word counts by changes the word and, with the
-//!   fingerprint, the tag of its interval: as if the slot changed hands, by the same steps. To a
-//!   charger at the old interval it has.
-//! * Whoever finds `RELOAD_MARGIN`, or does not find its key, goes through the lock. There nothing is busy and
-//!   no key is on its way.
-//! * The shape is stored (release) after the keys of a split line were moved; a reader with the old
-//!   shape misses those, and goes through the lock.
+//! * A charge loads the fingerprint (acquire), the word (acquire) and the fingerprint again. If it read the word of
+//!   another key, the second load sees that key's fingerprint, because that was stored before the word. If the slot
+//!   changes hands after the second load, the word has become `BUSY` and then another value, so the charge's
+//!   compare-and-swap fails.
+//! * The fast path doesn't compare the fingerprint of its fallback slot, so it loads the word first. A charge stays
+//!   safe: its compare-and-swap comes after a load that found the key, so a word of the previous key is gone by then. A
+//!   denial swaps nothing, so it loads the word a second time instead.
+//! * A slot is handed over only if its word lies before the shard's high-water time, and the word stored for the new
+//!   key lies after it, so the word that a slow charge holds can't come back. If it does come back (a key was moved or
+//!   evicted, and a key with the same time and rate took its slot), a third load of the fingerprint, after the
+//!   compare-and-swap, finds the slot changed, and the charge is repeated: charging twice is the safe side. The same
+//!   happens to a charge whose key is moved between its compare-and-swap and that load.
+//! * A change that makes a word smaller (a refund, a cancelled reservation, a reset) has no safe side, so it takes the
+//!   lock, under which no slot changes hands. A charge that may be refunded takes the lock, too: its receipt stands for
+//!   one charge, and a second charge would stay.
+//! * A request at another interval than that of the key's word changes the word and, with the fingerprint, the tag of
+//!   its interval, by the steps of a handover. To a charge at the old interval, the slot has changed hands.
+//! * A thread that finds `BUSY`, or doesn't find its key, takes the lock. Under the lock nothing is busy and no key is
+//!   being moved.
+//! * The layout is stored (release) after the keys of a split line were moved. A reader with the old layout doesn't
+//!   find those keys, and takes the lock.
 
 use std::sync::Arc;
 
@@ -54,19 +50,19 @@ mod other_interval;
 mod scan;
 mod slot_allocation;
 
-/// The high-water time moves at most this often: a millisecond, in word units.
+/// The high-water time is updated at most this often: a millisecond, in word units.
 const HIGH_WATER_STEP: u64 = units::from_nanos(1_000_000);
-/// Charges keep the high-water time this close behind them: a second, in word units.
+/// Charges keep the high-water time this close behind the clock: a second, in word units.
 const LATEST_STEP: u64 = units::from_nanos(1_000_000_000);
 /// A part of a table with its own lock.
 #[derive(Debug)]
 pub(crate) struct Shard {
     shape: AtomicU64,
-    /// No slot whose key is active at this time is ever reused, and no key starts anew before it.
+    /// A slot whose key is active at this time is never reused, and no key starts afresh before it.
     high_water: AtomicU64,
-    /// Those of all shards; the shape says which are in use.
+    /// The cache lines of all shards; the layout tells which are in use.
     cache_lines: Arc<CacheLines>,
-    /// Those of the limiter.
+    /// The intervals of the limiter.
     intervals: Arc<IntervalTable>,
     shard_number: usize,
     interleaving: ShardInterleaving,
@@ -76,28 +72,28 @@ pub(crate) struct Shard {
     structure: Mutex<ShardStructure>,
 }
 
-/// What only the lock's holder reads or writes.
+/// Data that only the holder of the lock reads or writes.
 #[derive(Debug, Default)]
 pub(crate) struct ShardStructure {
-    /// Slots of lines in use that hold a fingerprint.
+    /// Slots that hold a fingerprint, of cache lines in use.
     used: usize,
-    /// What the shard has done; the decisions are counted elsewhere.
+    /// Statistics of the shard; decisions are counted elsewhere.
     stats: Stats,
 }
 
 /// Which slots a key may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotNeed {
-    /// Only slots of keys that are idle.
+    /// Only slots of idle keys.
     IdleOnly,
-    /// A slot of an active key if need be: the one that is idle next.
+    /// If necessary the slot of an active key: the key that will be idle next.
     Evict,
-    /// Also those that are kept for blocked keys.
+    /// Also slots that are reserved for blocked keys.
     ForBlock,
 }
 
 impl Shard {
-    /// Shard `number` of those that share these lines, filled up to `fill` percent.
+    /// Shard `number` of the shards that share these cache lines, filled up to `fill` percent.
     pub(crate) fn new(
         lines: Arc<CacheLines>,
         intervals: Arc<IntervalTable>,
@@ -124,7 +120,7 @@ impl Shard {
         self.stash.lines().len()
     }
 
-    /// Charges a key, whether it is there or new. None if it is new and every slot that it may have holds an active key.
+    /// Charges a key, existing or new. `None` if it is new and every slot that it may have holds an active key.
     pub(crate) fn charge(&self, ask: &ChargeRequest<'_>, need: SlotNeed) -> Option<WordDecision> {
         let mut backoff = Backoff::default();
         while let Some(slot) = self.find(ask.fingerprint) {
@@ -138,8 +134,8 @@ impl Shard {
             .or_else(|| self.charge_slowly(ask, need))
     }
 
-    /// Charges a key exactly once, for a caller that may give the charge back: under the lock, so that no move
-    /// interferes. A refusal needs no lock.
+    /// Charges a key exactly once, for a caller that may refund the charge: under the lock, so that no move interferes.
+    /// A denial takes no lock.
     pub(crate) fn charge_or_book(
         &self,
         ask: &ChargeRequest<'_>,
@@ -157,8 +153,8 @@ impl Shard {
             .or_else(|| self.charge_slowly(ask, need))
     }
 
-    /// Whether a request passes now, and the key's word then, unless that takes a closer look: then
-    /// [`charge`](Self::charge) has to tell.
+    /// Whether a request passes now, and the key's word afterwards. `None` if the fast path doesn't suffice:
+    /// [`charge`](Self::charge) must decide then.
     #[inline(always)]
     pub(crate) fn try_pass(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, KeyWord)> {
         let passed = try_pass(slot, ask);
@@ -186,10 +182,10 @@ impl Shard {
         lines.map(|line| &self.cache_lines[line])
     }
 
-    /// Changes the key's word if it is there, counts by this interval, and `change` gives one.
+    /// Changes the word of an existing key that counts by this interval, if `change` returns a word.
     ///
-    /// Under the lock, because a word may become smaller here: a slot that changed hands meanwhile
-    /// could hold the very word that was read, and another key would get the gift.
+    /// It takes the lock, because a word may become smaller here: a slot that changed hands meanwhile could hold the
+    /// very word that was read, and another key would get the refund.
     pub(crate) fn update(
         &self,
         ask: &ChargeRequest<'_>,
@@ -202,7 +198,7 @@ impl Shard {
         }
     }
 
-    /// The same by whatever interval it counts, which `change` gets too; zero if that isn't known.
+    /// As [`update`](Self::update), for a word of any interval. `change` gets the interval, or zero if it isn't known.
     pub(crate) fn update_any(
         &self,
         ask: &ChargeRequest<'_>,
@@ -213,14 +209,14 @@ impl Shard {
         self.update_any_locked(ask, |found| change(found, now));
     }
 
-    /// Forgets what a key has spent, if it is there.
+    /// Forgets what a key has spent, if the table has it.
     pub(crate) fn reset(&self, ask: &ChargeRequest<'_>) {
         let mut structure = self.lock();
         let found = self.update_any_locked(ask, |_| Some(KeyWord::NEW));
         structure.stats.reset += u64::from(found);
     }
 
-    /// Changes the word of a key that may be new; no if there is no slot to be had.
+    /// Changes the word of a key that may be new; false if there is no slot for it.
     pub(crate) fn set_word(
         &self,
         ask: &ChargeRequest<'_>,
@@ -247,7 +243,7 @@ impl Shard {
         true
     }
 
-    /// Whether the key was there. The caller holds the lock.
+    /// Whether the table has the key. The caller holds the lock.
     fn update_any_locked(
         &self,
         ask: &ChargeRequest<'_>,
@@ -261,8 +257,7 @@ impl Shard {
         true
     }
 
-    /// What a charge would result in, by the key's word as it stands. Takes no lock: a key that is just being
-    /// moved looks new.
+    /// The effect of a charge on the key's present word. It takes no lock: a key that is being moved looks new.
     #[inline(always)]
     pub(crate) fn peek(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> WordDecision {
         while let Some(word) = word_in(slot, ask.fingerprint) {
@@ -270,7 +265,7 @@ impl Shard {
             if !ask.is_timely() {
                 return self.peek_again(slot, ask);
             }
-            // Nothing but a second look tells a refusal by a word of another key or interval.
+            // Only a second read detects a denial by a word of another key or interval.
             if judged.outcome == Outcome::Allowed || is_still(slot, word) {
                 return judged;
             }
@@ -308,7 +303,7 @@ impl Shard {
         }
     }
 
-    /// The key's slot, unless it is just being moved.
+    /// The key's slot, unless the key is being moved.
     fn find(&self, fingerprint: u64) -> Option<&Slot> {
         let [first, second] = self.lines_of(fingerprint);
         first
@@ -362,7 +357,7 @@ impl Shard {
         }
     }
 
-    /// Keeps track of time after a charge that was made.
+    /// Updates the high-water time after a charge.
     #[inline(always)]
     fn finish_charge(&self, ask: &ChargeRequest<'_>, judged: WordDecision) -> Option<WordDecision> {
         if judged.is_charged {
@@ -371,17 +366,17 @@ impl Shard {
         Some(judged)
     }
 
-    /// Keeps the high-water time close behind those that charges are made at.
+    /// Keeps the high-water time close behind the charges.
     #[inline(always)]
     fn update_high_water(&self, ask: &ChargeRequest<'_>) {
-        // It only grows, and may be late: that is allowed for.
+        // Relaxed: the time only grows, and a late value is allowed for.
         let high = self.high_water.load(Ordering::Relaxed);
         if units::from_time(ask.now()) > high + LATEST_STEP {
             self.raise_to(ask.anchor, ask.time);
         }
     }
 
-    /// Under the lock, where it is known what the time counts from; once a second at most.
+    /// Takes the lock, under which the anchor of the time is fixed; at most once a second.
     #[cold]
     #[inline(never)]
     fn raise_to(&self, anchor: &Anchor, moment: TableTime) {
@@ -396,8 +391,8 @@ impl Shard {
         ))
     }
 
-    /// Lets time pass for the whole shard, and gives the time to decide at: a key that was taken
-    /// over for being idle must not start anew at an earlier one.
+    /// Raises the high-water time of the shard, and returns the time to decide at: a key whose slot was reused because
+    /// it was idle must not start afresh at an earlier time.
     fn raise_high_water(&self, now: Timestamp) -> Timestamp {
         let latest = self.latest_time();
         if units::from_time(now) > units::from_time(latest).saturating_add(HIGH_WATER_STEP) {
@@ -412,7 +407,7 @@ impl Shard {
     }
 }
 
-/// The caller holds the lock, so the slot stays the key's; only a charge can come first.
+/// Changes a word. The caller holds the lock, so the slot stays the key's; only a charge can come first.
 fn update_locked(slot: &Slot, change: impl Fn(KeyWord) -> Option<KeyWord>) {
     loop {
         let word = slot.word.load(Ordering::Acquire);
@@ -423,7 +418,7 @@ fn update_locked(slot: &Slot, change: impl Fn(KeyWord) -> Option<KeyWord>) {
     }
 }
 
-/// Whether nobody has changed a word since it was read.
+/// Whether a word is unchanged since it was read.
 #[inline(always)]
 fn is_still(slot: &Slot, word: KeyWord) -> bool {
     slot.word.load(Ordering::Acquire) == word.0
@@ -437,20 +432,19 @@ fn word_in(slot: &Slot, fingerprint: u64) -> Option<KeyWord> {
     (here && word != BUSY).then_some(KeyWord(word))
 }
 
-/// How many lines a shard uses: `base` of the table's lines are open to it at the start of a round,
-/// and of those the ones below `split` have been split in two.
+/// The number of cache lines that a shard uses. At the start of a round it uses `base` lines; the lines below `split`
+/// have been split in two since.
 ///
-/// Cache lines grow one by one, never all at once: a key's line number is its hash modulo `base`, or
-/// modulo twice that if its line was split in this round. Shards take turns line by line, so a
-/// line's number modulo the number of shards is its shard's, and `base` and `split` go by as many
-/// at a time.
+/// Cache lines are added one by one (linear hashing): a key's line number is its hash modulo `base`, or modulo twice
+/// that if its line was split in this round. Shards are interleaved line by line, so a line's number modulo the number
+/// of shards is its shard, and `base` and `split` grow by the number of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LineLayout {
     base: u64,
     split: u64,
 }
 
-/// How many shards take turns: a power of two, kept as the mask of what does not tell a key's shard.
+/// The number of interleaved shards: a power of two, stored as the mask of the bits that don't select a key's shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardInterleaving(u64);
 
@@ -464,7 +458,7 @@ impl ShardInterleaving {
         (!self.0 + 1) as usize
     }
 
-    /// Which shard a key belongs to.
+    /// The shard of a key.
     #[inline(always)]
     #[expect(
         clippy::cast_possible_truncation,
@@ -484,11 +478,10 @@ impl LineLayout {
         }
     }
 
-    /// Most lines of all shards: 256 GiB of them.
+    /// The most cache lines of all shards: 256 GiB of them.
     pub(crate) const MOST_LINES: usize = u32::MAX as usize;
 
-    /// As one word: how many lines there are in the low half, and in the high half the mask of a
-    /// line's number.
+    /// The layout as one word: the number of lines in the low half, the mask of a line's number in the high half.
     pub(crate) const fn to_word(self) -> u64 {
         (self.base - 1) << 32 | self.lines()
     }
@@ -502,13 +495,13 @@ impl LineLayout {
         }
     }
 
-    /// How many lines of all shards there are if all have this shape.
+    /// The number of lines of all shards, if all have this layout.
     pub(crate) const fn lines(self) -> u64 {
         self.base + self.split
     }
 
-    /// The shape after one more line, the number of the line that is split for it, and its own,
-    /// both of the first shard.
+    /// The layout after one more line, the number of the line that is split for it, and its own number, both in the
+    /// first shard.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "a line number is below the number of lines, which are in memory"
@@ -526,8 +519,8 @@ impl LineLayout {
         (next, self.split as usize, self.lines() as usize)
     }
 
-    /// The two lines that a key may be in, both computed from the fingerprint alone, without the bits
-    /// that tell an interval, and both of its own shard.
+    /// The two lines that may hold a key, both in its own shard. They are computed from the fingerprint without the
+    /// bits of the interval's tag.
     #[inline(always)]
     pub(crate) const fn lines_of(self, fingerprint: u64, turns: ShardInterleaving) -> [usize; 2] {
         let mixed = fingerprint
@@ -544,7 +537,7 @@ impl LineLayout {
     )]
     const fn line_of(self, hash: u64) -> usize {
         let long = hash & (2 * self.base - 1);
-        // A line above the last was not split off yet: its keys are still where they were.
+        // A line above the last was not split off yet: its keys are still in the line before the split.
         let line = if long < self.lines() {
             long
         } else {

@@ -1,5 +1,5 @@
-//! One key's slot: its cache line, what its word says, and how it is charged by anyone, or taken and given to another
-//! key under the lock. The memory ordering is argued in `shard.rs`.
+//! The slot of one key: its cache line, the meaning of its word, charges without a lock, and handover to another key
+//! under the lock. `shard.rs` explains the memory ordering.
 
 use std::hint::select_unpredictable;
 
@@ -9,7 +9,7 @@ use super::anchor::{Anchor, SLACK, TableTime};
 use super::rate_cell::IntervalTag;
 use crate::sync::{AtomicU64, Ordering};
 
-/// One key's state: which key, and its word. Zero in both is an empty slot.
+/// The state of one key: its fingerprint and its word. A slot with zero in both is empty.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) fingerprint: AtomicU64,
@@ -24,14 +24,14 @@ pub(crate) const SLOTS: usize = 4;
 #[repr(C, align(64))]
 pub(crate) struct CacheLine(pub(crate) [Slot; SLOTS]);
 
-/// The slot of this key if it is in one of two lines, or else another. Where a key is can't be
-/// predicted, so nothing branches on it, and the caller's next steps don't wait for a wrong guess.
+/// The slot of this key if it is in one of two cache lines, otherwise any slot. The position of a key can't be
+/// predicted, so the search has no branches: a misprediction would delay the caller's next steps.
 #[inline(always)]
 pub(crate) fn select_slot([first, second]: [&CacheLine; 2], fingerprint: u64) -> &Slot {
-    // Acquire: whoever sees a key here also sees that its slot was busy before.
+    // Acquire: a thread that sees a key here also sees that its slot was busy before.
     let here = |slot: &Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
     let mut place = 0;
-    // By number, as adapters of iterators aren't always compiled in place.
+    // An indexed loop, because iterator adapters aren't always inlined here.
     for number in 1..SLOTS {
         place = select_unpredictable(here(&first.0[number]), number, place);
     }
@@ -43,7 +43,7 @@ pub(crate) fn select_slot([first, second]: [&CacheLine; 2], fingerprint: u64) ->
 }
 
 impl CacheLine {
-    /// The slot of this key, if it is here.
+    /// The slot of this key, if the line has it.
     #[inline]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<&Slot> {
         let resolve_key = |slot: &&Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
@@ -51,19 +51,19 @@ impl CacheLine {
     }
 }
 
-/// What to charge, by whom and when: the same for every attempt.
+/// The parameters of a charge: the same for every attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChargeRequest<'a> {
-    /// With the tag.
+    /// The fingerprint, with the tag.
     pub(crate) fingerprint: u64,
-    /// Of the pace's interval.
+    /// The tag of the interval of `pace`.
     pub(crate) tag: IntervalTag,
     pub(crate) pace: GcraParams,
     pub(crate) time: TableTime,
-    /// What words count from.
+    /// The anchor of the words.
     pub(crate) anchor: &'a Anchor,
     pub(crate) cost: u64,
-    /// How long it may have to wait, in nanoseconds.
+    /// The longest acceptable wait, in nanoseconds.
     pub(crate) patience: u64,
 }
 
@@ -73,13 +73,13 @@ impl ChargeRequest<'_> {
         self.time.now
     }
 
-    /// Whether the time counts from what the words do that were read before this.
+    /// Whether the time counts from the same anchor as the words that were read before this call.
     #[inline(always)]
     pub(crate) fn is_timely(&self) -> bool {
         self.anchor.is_anchor_of(self.time)
     }
 
-    /// The same at a time that counts from what words do now: for good under the lock of a shard.
+    /// The same request with its time counted from the present anchor. It stays valid under the lock of a shard.
     pub(crate) fn rebased(&self) -> Self {
         let moment = self.anchor.rebase(self.time);
         Self {
@@ -93,19 +93,19 @@ impl ChargeRequest<'_> {
 pub(crate) enum ChargeLost {
     /// Another charge came first.
     Race,
-    /// It is busy, or another key's.
+    /// The slot is busy, or belongs to another key.
     SlotChanged,
 }
 
-/// Whether a request passes now, and is charged, and the word then; nothing if that takes a closer
-/// look: the slot is busy, blocked, another key's, or counts by another interval.
+/// Charges a request that passes now. Returns whether it passed, and the word afterwards. `None` means that the slot
+/// needs the full path: it is busy, blocked, belongs to another key, or counts by another interval.
 ///
-/// The same answer as [`attempt`], in as few steps as possible that wait for the slot's memory, so that the
-/// processor can begin with the next request meanwhile.
+/// The result is that of [`try_charge`], in as few steps as possible that depend on the slot's memory, so that the
+/// processor can start on the next request meanwhile.
 #[inline(always)]
 pub(crate) fn try_pass(slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, KeyWord)> {
     let word = slot.word.load(Ordering::Acquire);
-    // A busy word looks blocked.
+    // A busy word has the flag of a block.
     if KeyWord(word).is_blocked()
         || slot.fingerprint.load(Ordering::Acquire) != ask.fingerprint
         || !ask.is_timely()
@@ -116,13 +116,13 @@ pub(crate) fn try_pass(slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, Ke
         .pace
         .try_pass(TatState::from_word(word), ask.now(), ask.cost)
     else {
-        // Further ahead than a bucket holds, and a day: booked, or charged by a clock that was set back since.
+        // Further ahead than a full bucket and a day: the key has a booking, or the clock was set back since.
         let empty = ask.pace.empty(ask.now()).to_word();
         if word > empty.saturating_add(SLACK) {
             return None;
         }
-        // A pass is found out by its compare-and-swap, but nothing else tells a refusal by the word
-        // of the key that was here before.
+        // An allowed request is validated by its compare-and-swap. A denial writes nothing, so a second read must
+        // exclude the word of the previous key.
         let own = slot.word.load(Ordering::Acquire) == word;
         return own.then_some((false, KeyWord(word)));
     };
@@ -135,7 +135,7 @@ pub(crate) fn try_pass(slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, Ke
     charged.then_some((true, after))
 }
 
-/// Charges a slot once, or decides not to.
+/// Tries once to charge a slot; a denied request isn't charged.
 #[inline(always)]
 pub(crate) fn try_charge(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<WordDecision, ChargeLost> {
     let word = slot.word.load(Ordering::Acquire);
@@ -161,12 +161,12 @@ pub(crate) fn try_charge(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<WordDec
     Ok(judged)
 }
 
-/// Whether a request with this judgement is to be charged: it passes, or may wait long enough.
+/// Whether a request with this decision is to be charged: it passes, or its wait is acceptable.
 #[inline]
 pub(crate) fn is_passed(judged: &WordDecision, ask: &ChargeRequest<'_>) -> bool {
     match judged.outcome {
         Outcome::Allowed => true,
-        // A blocked key books nothing: a block charges no tokens that could be waited for.
+        // A blocked key books nothing: the word of a block counts no tokens that a booking could be charged to.
         Outcome::Denied => {
             ask.patience > 0
                 && GcraParams::wait_nanos(judged.wait) <= ask.patience
@@ -176,7 +176,7 @@ pub(crate) fn is_passed(judged: &WordDecision, ask: &ChargeRequest<'_>) -> bool 
     }
 }
 
-/// A look, or a rate that charges nothing.
+/// Whether a request charges nothing: a peek, or a rate that counts no tokens.
 #[inline]
 pub(crate) fn is_free_of_charge(ask: &ChargeRequest<'_>) -> bool {
     ask.cost == 0 || ask.pace.interval == 0
@@ -189,23 +189,23 @@ pub(crate) fn swap_word(slot: &Slot, from: u64, to: u64) -> bool {
         .is_ok()
 }
 
-/// Whether the slot's key, if any, is as one never seen.
+/// Whether the slot is empty, or its key is equivalent to one never seen.
 pub(crate) fn is_reusable(slot: &Slot, high: u64) -> bool {
     let empty = slot.fingerprint.load(Ordering::Acquire) == 0;
     let word = slot.word.load(Ordering::Acquire);
     word != BUSY && (empty || KeyWord(word).idle_at() < high)
 }
 
-/// Makes a reusable slot busy; no if it isn't reusable, or was charged at this moment. The caller
-/// holds the lock, so the fingerprint stays.
+/// Makes a reusable slot busy. False if it isn't reusable, or was charged at this moment. The caller holds the lock, so
+/// the fingerprint stays.
 pub(crate) fn claim_if_idle(slot: &Slot, high: u64) -> bool {
     let word = slot.word.load(Ordering::Acquire);
-    // As `reusable`, with the word that is swapped.
+    // As `is_reusable`, but for exactly the word that is swapped.
     let idle = KeyWord(word).idle_at() < high || slot.fingerprint.load(Ordering::Acquire) == 0;
     word != BUSY && idle && swap_word(slot, word, BUSY)
 }
 
-/// Gives a busy slot to a key.
+/// Assigns a busy slot to a key.
 pub(crate) fn publish(slot: &Slot, fingerprint: u64, word: KeyWord) {
     slot.fingerprint.store(fingerprint, Ordering::Release);
     slot.word.store(word.0, Ordering::Release);
@@ -216,45 +216,45 @@ pub(crate) fn clear(slot: &Slot) {
     publish(slot, 0, KeyWord::NEW);
 }
 
-/// The slot is being taken over or moved; nobody may charge it.
+/// The slot is being handed over or moved; no thread may charge it.
 pub(crate) const BUSY: u64 = u64::MAX;
-/// Set: the word is a block, whatever the rate: the nanosecond that it ends at, and in the six bits
-/// above which power of two, in nanoseconds, the key has to pay off after it; none if they are 0.
+/// The flag of a block, which applies at every rate. The low bits are the nanosecond at which the block ends. The six
+/// bits above them are a power of two: the debt after the block, in nanoseconds, or none if they are 0.
 const BLOCKED: u64 = 1 << 63;
 const NANO_BITS: u32 = 57;
 const LAST_NANO: u64 = (1 << NANO_BITS) - 1;
 
-/// A word that is not [`RELOAD_MARGIN`].
+/// A word that is not [`BUSY`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyWord(pub(crate) u64);
 
-/// What one charge would do.
+/// The effect of one charge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordDecision {
     pub(crate) outcome: Outcome,
-    /// The word as it was.
+    /// The word before the charge.
     pub(crate) before: KeyWord,
     /// The word after the charge, if it is made.
     pub(crate) after: KeyWord,
-    /// How long it has to wait, in word units.
+    /// How long the request has to wait, in word units.
     pub(crate) wait: u64,
-    /// When it was asked, as these words count it.
+    /// The time of the request, counted as the words are.
     pub(crate) now: Timestamp,
-    /// Whether the charge was made, now or to act after the wait. Judging alone makes none.
+    /// Whether the charge was made, to act now or after the wait. An evaluation alone makes none.
     pub(crate) is_charged: bool,
-    /// Whether it was refused at a faster rate than the word counts by. Then the word is to count by that rate
-    /// from now on; `before` has the debt at that rate.
+    /// Whether a faster rate than that of the word denied the request. The word must count by the faster rate from now
+    /// on; `before` has the debt at that rate.
     pub(crate) migrates: bool,
 }
 
 impl KeyWord {
     /// A key never seen.
     pub(crate) const NEW: Self = Self(0);
-    /// The last time that a word holds.
+    /// The last time that a word can represent.
     pub(crate) const LAST: u64 = units::from_nanos(LAST_NANO);
 
-    /// A block until then. What the key had spent before is not forgiven: if that would be paid off
-    /// only after the block, the rest is kept, rounded up.
+    /// A block until this time. Earlier debt is not forgiven: the part that would remain after the block is kept,
+    /// rounded up.
     pub(crate) fn blocked(until: u64, idle_at: u64) -> Self {
         let nanos = units::to_nanos(until).min(LAST_NANO);
         let owed = idle_at
@@ -267,7 +267,7 @@ impl KeyWord {
         Self(BLOCKED | power << NANO_BITS | nanos)
     }
 
-    /// Whether the word is a block, even if that is over.
+    /// Whether the word is a block, expired or not.
     #[inline]
     pub(crate) fn is_blocked(self) -> bool {
         self.0 & BLOCKED != 0
@@ -279,12 +279,12 @@ impl KeyWord {
         self.is_blocked() && self.until() > now
     }
 
-    /// When the block ends, in word units.
+    /// The end of the block, in word units.
     pub(crate) fn until(self) -> u64 {
         units::from_nanos(self.0 & LAST_NANO)
     }
 
-    /// The word without a block that is over.
+    /// The word without an expired block.
     #[inline]
     pub(crate) fn after_block(self, now: u64) -> Self {
         if !self.is_blocked() || self.is_blocked_at(now) {
@@ -296,8 +296,8 @@ impl KeyWord {
         }
     }
 
-    /// The same word counted from so many units later; times before that become zero. A block without end stays
-    /// as it is.
+    /// The same word counted from a time that is later by these units; earlier times become zero. A block without an
+    /// end stays as it is.
     pub(crate) fn moved(self, by: u64) -> Self {
         if self.is_endless() {
             return self;
@@ -306,7 +306,7 @@ impl KeyWord {
             .with_times(|time| time.saturating_sub(by))
     }
 
-    /// Whether it is a block that no time ends.
+    /// Whether it is a block without an end.
     pub(crate) fn is_endless(self) -> bool {
         self.is_blocked() && self.until() == Self::LAST
     }
@@ -316,7 +316,7 @@ impl KeyWord {
         if self.is_blocked() {
             Self::blocked(change(self.until()), change(self.idle_at()))
         } else {
-            // Below the flag.
+            // Limited to the bits below the flag.
             Self(change(self.0).min(Self::LAST))
         }
     }
@@ -326,7 +326,7 @@ impl KeyWord {
         Self(change(TatState::from_word(self.0)).to_word())
     }
 
-    /// When the key is as one never seen, in word units.
+    /// The time from which the key is equivalent to one never seen, in word units.
     #[inline]
     pub(crate) fn idle_at(self) -> u64 {
         if !self.is_blocked() {
@@ -339,7 +339,7 @@ impl KeyWord {
         units::from_nanos(((self.0 & LAST_NANO) + owed).min(LAST_NANO))
     }
 
-    /// How long a cost waits for the end of a block, and then for what the key owes beyond it.
+    /// How long a cost waits: for the end of the block, and then for the debt after it.
     #[cold]
     #[inline(never)]
     fn wait_of_a_block(self, pace: GcraParams, now: u64, cost: u64) -> u64 {
@@ -349,7 +349,7 @@ impl KeyWord {
         (self.until() - now).saturating_add(behind)
     }
 
-    /// Decides a cost under this pace.
+    /// Decides a cost at this rate.
     #[inline(always)]
     pub(crate) fn evaluate(self, pace: GcraParams, now: Timestamp, cost: u64) -> WordDecision {
         let judged = |outcome, after, wait| WordDecision {
@@ -371,8 +371,8 @@ impl KeyWord {
             );
         }
         match pace.plan(TatState::from_word(key.0), now, cost) {
-            // A TAT that reaches into the flag is years ahead, further than anybody waits: it reads as a
-            // block, and is not stored.
+            // A TAT that reaches the flag is years ahead, further than any wait. It would read as a block, so it is
+            // not stored.
             Some((after, wait)) if wait > 0 || after.to_word() < BLOCKED => {
                 let outcome = if wait == 0 {
                     Outcome::Allowed
@@ -386,24 +386,24 @@ impl KeyWord {
     }
 }
 
-/// A word that counts by another interval than the request.
+/// A word that counts by another interval than that of the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForeignWord {
     pub(crate) word: KeyWord,
-    /// The interval that it counts by: zero if that isn't known.
+    /// The interval of the word; zero if it isn't known.
     pub(crate) interval: u64,
 }
 
 impl ForeignWord {
-    /// Decides a cost at another pace. All tokens that are owed stay owed. If a faster pace refuses it, the
-    /// debt is to drain at that pace from now on.
+    /// Decides a cost at another rate. All debt stays, in tokens. If a faster rate denies the cost, the debt drains at
+    /// that rate from now on.
     pub(crate) fn evaluate(self, pace: GcraParams, now: Timestamp, cost: u64) -> WordDecision {
         let word = self.word.after_block(units::from_time(now));
         if word.is_blocked() {
             return word.evaluate(pace, now, cost);
         }
         if !pace.is_counting() {
-            // A pace that counts no tokens ignores what is owed at others.
+            // A rate that counts no tokens ignores debt at other rates.
             return KeyWord::NEW.evaluate(pace, now, cost);
         }
         let owed = pace.migrated_tat(TatState::from_word(word.0), &self.pace(pace), now);
@@ -415,8 +415,8 @@ impl ForeignWord {
         }
     }
 
-    /// What a request that wasn't charged is told, so that the wait comes true: a refusal at a slower pace than
-    /// the word counts by stores nothing, and the debt goes on to drain at the faster one.
+    /// The decision to report for a request that wasn't charged, so that its wait is true: a denial at a slower rate
+    /// than that of the word stores nothing, and the debt keeps draining at the faster rate.
     pub(crate) fn evaluated_beside(
         self,
         judged: WordDecision,
@@ -444,12 +444,12 @@ impl ForeignWord {
         }
     }
 
-    /// The pace that it counts by, without a bucket. If that isn't known, the caller's.
+    /// The rate of the word, without a burst. If it isn't known, the caller's rate.
     const fn pace(self, asking: GcraParams) -> GcraParams {
         self.pace_with(asking, 0)
     }
 
-    /// The pace that it counts by, or else the caller's, with a bucket of this many tokens.
+    /// The rate of the word, or else the caller's, with a burst of this many tokens.
     pub(crate) const fn pace_with(self, asking: GcraParams, burst: u64) -> GcraParams {
         let interval = match self.interval {
             0 => asking.interval,
@@ -478,7 +478,7 @@ mod tests {
         }
     }
 
-    /// Numbers of every size.
+    /// Numbers of every magnitude.
     fn number() -> impl Strategy<Value = u64> {
         (0..64u32, any::<u64>()).prop_map(|(shift, bits)| bits >> shift)
     }
@@ -501,7 +501,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// Words around the edges that matter: now, and an empty bucket ahead.
+        /// Words around the critical values: now, and an empty bucket ahead.
         #[test]
         fn the_fast_path_answers_as_the_full_one(
             pace in pace(),
@@ -552,7 +552,7 @@ mod word_tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Any time that a table counts.
+    /// Any time that a table can count.
     fn time() -> impl Strategy<Value = u64> {
         (0..64u32, any::<u64>()).prop_map(|(shift, bits)| (bits >> shift).min(KeyWord::LAST))
     }
@@ -566,7 +566,7 @@ mod word_tests {
             prop_assert_eq!(word.until(), end);
             prop_assert!(word.is_blocked_at(end.saturating_sub(1)) || end == 0);
             prop_assert!(!word.is_blocked_at(end));
-            // What is owed after it is kept, and at most doubled.
+            // The debt after the block is kept, and at most doubled.
             let owed = idle.saturating_sub(end);
             let kept = word.idle_at() - end;
             prop_assert!(kept >= owed.min(KeyWord::LAST - end), "{} of {}", kept, owed);

@@ -1,4 +1,4 @@
-//! The active keys in a file, to go on where another process stopped.
+//! The active keys in a file, so that another process can continue with them.
 //!
 //! # Format of a section, version 3
 //! | words | what |
@@ -8,13 +8,13 @@
 //! | 4 | the fingerprints of four fixed keys: another hash is another build |
 //! | 1 | wall time, nanoseconds since 1970 |
 //! | 2 a key | its fingerprint with the tag of its interval; its word as in `slot.rs`, with times from the one above |
-//! | 1 | 0, which is no key's |
-//! | 1 | how many keys there were |
-//! | 1 · 2 an interval | how many intervals between tokens; the tag of each as in `rates.rs`, and itself in 1/64 ns |
-//! | 1 · 2 a bucket | how many buckets keys without a slot share; the tag of each, and its word |
+//! | 1 | 0, which no key has |
+//! | 1 | the number of keys |
+//! | 1 · 2 an interval | the number of intervals; of each the tag as in `rate_cell.rs`, and the interval in 1/64 ns |
+//! | 1 · 2 a bucket | the number of buckets that keys without a slot share; of each the tag and the word |
 //!
-//! A file of its own holds one section. Intervals follow the keys, so that there is one for each tag, also of keys that
-//! were charged meanwhile.
+//! A snapshot of one limiter holds one section. Intervals follow the keys, so that every tag has one, including the
+//! tags of keys that were charged during the copy.
 
 use std::path::Path;
 
@@ -32,16 +32,16 @@ use crate::snapshot::{LoadCounts, SnapshotError, SnapshotReader, SnapshotTimes, 
 use crate::sync::Ordering;
 
 const KIND: &[u8; 8] = b"tollgate";
-/// The first knew no intervals, the second no shared buckets.
+/// Version 1 had no intervals, version 2 no shared buckets.
 const VERSION: u64 = 3;
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
-    /// Writes the keys that are active now to a file, and returns how many they are. A file that was
-    /// there is replaced as a whole, or stays as it was.
+    /// Writes the active keys to a file, and returns their number. It replaces an existing file as a whole, or leaves
+    /// it unchanged.
     ///
-    /// The file holds the hash seed, with which keys that share a limit can be made: it is readable
-    /// by its owner alone, and should stay so. Shards are copied one after the other, so checks go
-    /// on meanwhile, and a key that is charged meanwhile may be in it as before or after.
+    /// The file holds the hash seed, from which keys that share a limit can be constructed. Only its owner can read it,
+    /// and it should stay so. Shards are copied one after the other. Checks continue meanwhile, so the file may hold a
+    /// key as it was before or after such a check.
     ///
     /// # Errors
     /// [`SnapshotError::Io`] if the file can't be written.
@@ -65,8 +65,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         })
     }
 
-    /// Writes the keys that are active at these times as a section of a file, and returns how many they are: as
-    /// [`snapshot`](Self::snapshot) does, beside others. No lock is held while the disk is waited for.
+    /// Writes the keys that are active at these times as a section of a file, and returns their number. It works as
+    /// [`snapshot`](Self::snapshot), but other sections can follow. No lock is held while it waits for the disk.
     ///
     /// # Errors
     /// [`SnapshotError::Io`] if the file can't be written.
@@ -109,13 +109,12 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
 }
 
 impl<C: ClockChoice, T> Builder<C, T> {
-    /// Builds it with the keys of a file that [`KeyedLimiter::snapshot`] wrote, as they are after
-    /// the time that has passed since by the wall clock. A wall clock that went back counts as no
-    /// time passed.
+    /// Builds the limiter with the keys of a file that [`KeyedLimiter::snapshot`] wrote, after the time that has passed
+    /// since by the wall clock. If the wall clock went back, no time has passed.
     ///
     /// # Errors
-    /// If the file can't be read, is no intact snapshot of this format and build, or holds more
-    /// active keys than find a slot; or if GCRA can't represent the rate.
+    /// If the file can't be read, is no intact snapshot of this format and build, or holds more active keys than the
+    /// table has slots for; or if GCRA can't represent the rate.
     pub fn restore(
         self,
         path: impl AsRef<Path>,
@@ -130,12 +129,11 @@ impl<C: ClockChoice, T> Builder<C, T> {
 }
 
 impl<C: Clock, T> Builder<C, T> {
-    /// Builds it with the keys of a section that [`KeyedLimiter::save`] wrote, as they are at these times: as
-    /// [`restore`](Self::restore) does, but a key that finds no slot is counted, and is no error.
+    /// Builds the limiter with the keys of a section that [`KeyedLimiter::save`] wrote, at these times. It works as
+    /// [`restore`](Self::restore), but a key that finds no slot is counted, and is no error.
     ///
     /// # Errors
-    /// If the file can't be read, or the section isn't one of this format and build; or if GCRA can't represent the
-    /// rate.
+    /// If the file can't be read, or the section isn't of this format and build; or if GCRA can't represent the rate.
     ///
     /// [`SnapshotWriter`] has an example.
     pub fn load(
@@ -170,8 +168,8 @@ impl<C: Clock, T> Builder<C, T> {
     }
 }
 
-/// Stores what is still active of a section's keys. Their intervals follow them, so each is looked for as it stands in
-/// the section, with its tag.
+/// Stores the keys of a section that are still active. The intervals follow the keys in the file, so the lookup uses
+/// each fingerprint as the section has it, with its tag.
 fn load_keys(
     table: &Table,
     file: &mut SnapshotReader,
@@ -196,7 +194,7 @@ fn load_keys(
         if word.idle_at() <= units::from_time(moment.now) {
             continue;
         }
-        // At no rate, whatever the key's interval: nobody else uses the table yet.
+        // No rate: the word is stored whatever its interval. No other thread uses the table yet.
         let ask = ChargeRequest {
             fingerprint,
             tag: IntervalTag::NONE,
@@ -219,18 +217,18 @@ fn load_keys(
 }
 
 impl KeyWord {
-    /// A word of a section as a table counts it at this moment, so many units after the section was written.
+    /// A word of a section counted as in a table at this moment, `elapsed` units after the section was written.
     fn rebased_to(self, moment: TableTime, elapsed: u64) -> Self {
         self.moved(elapsed).shifted_by(units::from_time(moment.now))
     }
 
-    /// The same at a time that is counted from earlier on.
+    /// The same word counted from a time that is earlier by these units.
     fn shifted_by(self, by: u64) -> Self {
         self.with_times(|time| time.saturating_add(by))
     }
 }
 
-/// What this build makes of four kinds of keys.
+/// The hashes of four kinds of keys in this build.
 fn hash_probes(hasher: &KeyHasher) -> [u64; 4] {
     [
         hasher.fingerprint("tollgate"),
@@ -253,7 +251,7 @@ mod tests {
         let restored = block.moved(4 * SECOND).shifted_by(1_000 * SECOND);
         assert_eq!(restored.until(), 1_006 * SECOND);
         assert_eq!(restored.idle_at(), 1_006 * SECOND + owed);
-        // After the block only what is owed is left, and then nothing.
+        // After the block only the debt remains, and then nothing.
         let over = block.moved(30 * SECOND);
         assert_eq!(over, KeyWord(block.idle_at() - 30 * SECOND));
         assert_eq!(block.moved(1_000 * SECOND), KeyWord::NEW);

@@ -1,4 +1,4 @@
-//! Where keys go that find no place in their own lines.
+//! Slots for keys that find no room in their own cache lines.
 
 use super::memory::CacheLines;
 use super::shard::SlotNeed;
@@ -8,21 +8,21 @@ use crate::sync::{AtomicU64, Ordering};
 
 /// How many slots of a table have one slot in its stash.
 const SLOTS_PER_STASH_SLOT: usize = 64;
-/// Fewest lines of a stash. A model of one that is full has no time to fill many.
+/// The fewest cache lines of a stash. Under a model checker it would take too long to fill many.
 const LEAST_LINES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
-/// Cache lines for keys that find no place in their own, searched in order from a key's first.
+/// Cache lines for keys that find no room in their own, searched in order from a key's first line.
 #[derive(Debug)]
 pub(crate) struct Stash {
     lines: CacheLines,
-    /// How far from its first line any key was ever put: how far a search has to go.
+    /// The longest distance of any key from its first line: a search has to go this far.
     longest_path: AtomicU64,
-    /// The last lines take blocked keys only.
+    /// The lines after these are only for blocked keys.
     regular_lines: usize,
 }
 
 impl Stash {
-    /// One for so many of the `slots`, and a quarter of that more for blocked keys.
+    /// A stash with one slot per [`SLOTS_PER_STASH_SLOT`] of `slots`, and a quarter more for blocked keys.
     pub(crate) fn new(slots: usize) -> Self {
         let open_lines = (slots / SLOTS_PER_STASH_SLOT)
             .div_ceil(SLOTS)
@@ -44,7 +44,7 @@ impl Stash {
             .find_map(|line| line.find(fingerprint))
     }
 
-    /// The lines that a key may be in.
+    /// The lines that may hold a key.
     #[inline]
     pub(crate) fn lines_to(&self, fingerprint: u64) -> impl Iterator<Item = &CacheLine> {
         let reach = self.longest_path.load(Ordering::Acquire);
@@ -54,10 +54,10 @@ impl Stash {
             .take(usize::try_from(reach).unwrap_or(usize::MAX))
     }
 
-    /// The stash's lines in the order in which a key looks for a place, those for blocked keys last.
+    /// The lines in the order in which a key searches for room; those for blocked keys come last.
     fn path(&self, fingerprint: u64) -> impl Iterator<Item = &CacheLine> {
         let open = &self.lines[..self.regular_lines];
-        // All start in the first quarter, so that a table with few keys touches few pages.
+        // All searches start in the first quarter, so that a table with few keys touches few pages.
         let starts = (open.len() / 4).max(1);
         let start = usize::try_from((fingerprint & KEY_BITS) >> 30).unwrap_or(0) % starts;
         let (before, after) = open.split_at(start);
@@ -75,7 +75,7 @@ impl Stash {
         };
         for (distance, line) in self.path(fingerprint).take(lines).enumerate() {
             if let Some(slot) = line.0.iter().find(|slot| claim_if_idle(slot, high)) {
-                // Before the key is there, so that nobody who looks for it stops short.
+                // Stored before the key is, so that no lookup of the key stops short.
                 let reach = u64::try_from(distance + 1).unwrap_or(u64::MAX);
                 self.longest_path.fetch_max(reach, Ordering::AcqRel);
                 return Some(slot);

@@ -1,4 +1,4 @@
-//! All shards of one limiter, and the time they count from.
+//! All shards of one limiter, and their anchor in time.
 
 use std::sync::Arc;
 
@@ -12,31 +12,30 @@ use super::slot::{CacheLine, SLOTS, Slot, select_slot};
 use crate::sharding::ShardLayout;
 use crate::sync::Padded;
 
-/// Fewest keys worth a shard of their own.
+/// The fewest keys that are worth a shard of their own.
 const SHARD_KEYS: usize = 16_384;
-/// Most shards: enough that threads rarely meet at one lock.
+/// The most shards: enough that threads rarely contend for one lock.
 const MAX_SHARDS: usize = 64;
 /// Cache lines are split so that at most this part of their slots holds keys: 69 %, 23.2 bytes a key.
 const FILL_PERCENT: usize = 69;
-/// The same for the keys of one shard: few enough that memory doesn't matter, and so few to a line
-/// that threads seldom meet at one for the sake of different keys. A model has no time for many
-/// lines.
+/// The same for a table with one shard: few enough keys that memory doesn't matter, and so few per cache line that
+/// threads with different keys seldom write to the same line. Under a model checker, many lines would take too long.
 const SMALL_FILL_PERCENT: usize = if cfg!(any(loom, shuttle)) { 69 } else { 12 };
 
 /// A table for a number of keys.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// The lines of all shards, which take turns: so those in use lie together, and large pages
-    /// hold no more than those.
+    /// The cache lines of all shards, interleaved. So the lines in use are contiguous, and huge pages hold no unused
+    /// lines between them.
     lines: Arc<CacheLines>,
     shards: Box<[Padded<Shard>]>,
     intervals: Arc<IntervalTable>,
     turns: ShardInterleaving,
-    /// Times are counted from here.
+    /// The times in the words count from here.
     anchor: Anchor,
 }
 
-/// Where a key may be.
+/// The two cache lines that may hold a key, and its shard.
 #[derive(Clone, Copy)]
 pub(crate) struct Candidates<'a> {
     pub(crate) shard: &'a Shard,
@@ -44,15 +43,15 @@ pub(crate) struct Candidates<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// Starts to bring the lines into the cache.
+    /// Prefetches the cache lines.
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
         self.lines.into_iter().for_each(fetch);
     }
 
-    /// The key's slot, if it is in one of the two lines, or else another key's: charging it with
-    /// [`QuotaShard::try_pass`] tells. Both lines are compared before anything depends on it, so that
-    /// the two waits for memory overlap.
+    /// The key's slot if it is in one of the two cache lines, or else another key's slot: charging it with
+    /// [`Shard::try_pass`] detects that. Both lines are compared before anything depends on the result, so that the two
+    /// memory latencies overlap.
     #[inline(always)]
     pub(crate) fn select(&self, fingerprint: u64) -> &'a Slot {
         select_slot(self.lines, fingerprint)
@@ -101,13 +100,13 @@ impl Table {
         &self.shards[self.turns.shard_of(fingerprint)].0
     }
 
-    /// The intervals that keys were asked at.
+    /// The intervals of the rates that keys were charged at.
     #[inline(always)]
     pub(crate) fn intervals(&self) -> &IntervalTable {
         &self.intervals
     }
 
-    /// Where a key may be: its shard, and its two lines there.
+    /// The shard of a key, and its two cache lines there.
     #[inline(always)]
     pub(crate) fn candidates(&self, fingerprint: u64) -> Candidates<'_> {
         let shard = self.shard(fingerprint);
@@ -123,7 +122,7 @@ impl Table {
         self.shards.iter().map(|shard| &shard.0)
     }
 
-    /// A time as the words count it.
+    /// A time counted as in the words.
     #[inline(always)]
     pub(crate) fn table_time(&self, now: Timestamp) -> TableTime {
         match self.anchor.time_if_near(now) {
@@ -132,8 +131,8 @@ impl Table {
         }
     }
 
-    /// The same for a waiter whose turn came at this time, which may be long ago. That must not look like a clock that
-    /// was set back, so the time is moved forward until it doesn't.
+    /// As [`table_time`](Self::table_time), for a waiter that became due at this time, which may be long ago. Such a
+    /// time must not look like a clock that was set back, so it is moved forward until it doesn't.
     pub(crate) fn table_time_in_order(
         &self,
         fingerprint: u64,
@@ -166,11 +165,10 @@ impl Table {
         }
     }
 
-    /// The same time, after all words have followed a clock that was set back by far since this shard was
-    /// charged, if it was.
+    /// The same time. If the clock was set back far since this shard was charged, all words follow the clock first.
     #[inline]
     pub(crate) fn follow_clock(&self, shard: &Shard, moment: TableTime) -> TableTime {
-        // A guess, as the anchor may just have moved: under the locks it is looked at again.
+        // Only a guess, as the anchor may be moving: it is checked again under the locks.
         let ahead = shard
             .high_water()
             .saturating_sub(units::from_time(moment.now));
@@ -181,8 +179,7 @@ impl Table {
         self.anchor.rebase(moment)
     }
 
-    /// Lets all words follow a clock that was set back to this time by far, if it was. As
-    /// [`move_anchor`](Self::move_anchor), seldom.
+    /// Moves all words if the clock was set back far to this time. It is as rare as [`move_anchor`](Self::move_anchor).
     #[cold]
     #[inline(never)]
     fn follow_back(&self, clock: Timestamp) {
@@ -197,8 +194,8 @@ impl Table {
         drop(locks);
     }
 
-    /// Lets all words count from close behind this time. No other thread holds more than one of these locks, so
-    /// taking all of them in order can't deadlock.
+    /// Moves the anchor close behind this time. No other thread holds more than one of these locks, so taking all of
+    /// them in order can't deadlock.
     fn move_anchor(&self, now: Timestamp) {
         let locks: Vec<_> = self.shards().map(Shard::lock).collect();
         self.anchor.move_forward(now, |by| {
@@ -208,7 +205,7 @@ impl Table {
         drop(locks);
     }
 
-    /// The bytes that all shards may come to use.
+    /// The most bytes that all shards can use.
     pub(crate) fn reserved_bytes(&self) -> usize {
         let stashed: usize = self.shards().map(Shard::stash_lines).sum();
         (self.lines.len() + stashed) * size_of::<CacheLine>() + size_of::<IntervalTable>()

@@ -1,4 +1,4 @@
-//! What can be chosen about a limiter before it is built.
+//! The settings of a limiter before it is built.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -17,7 +17,7 @@ use crate::tier::{CompiledLimit, Tier};
 use crate::wait_queue::limiter_queue::LimiterQueue;
 use crate::wait_queue::waiter_count::WaiterCount;
 
-/// Builds a [`Limiter`]; made by [`Limiter::builder`].
+/// Builds a [`Limiter`]. [`Limiter::builder`] returns it.
 ///
 /// ```
 /// use tollgate::{Algorithm, Limiter, Rate, clock::Manual};
@@ -33,7 +33,7 @@ use crate::wait_queue::waiter_count::WaiterCount;
 /// ```
 pub type Builder<C = DefaultClock> = WithClock<LimiterSettings, C>;
 
-/// What is chosen of a limiter before it is built, but for its clock.
+/// The settings of a limiter, without its clock.
 #[derive(Debug)]
 pub struct LimiterSettings {
     rate: Rate,
@@ -56,13 +56,13 @@ impl Builder {
 }
 
 impl<C> Builder<C> {
-    /// How it counts: [`Algorithm::Gcra`] unless said otherwise.
+    /// The algorithm; [`Algorithm::Gcra`] by default.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.settings.algorithm = algorithm;
         self
     }
 
-    /// Starts with nothing to give instead of a full burst.
+    /// Starts with no tokens instead of a full burst.
     pub fn start_empty(mut self) -> Self {
         self.settings.start_empty = true;
         self
@@ -70,11 +70,10 @@ impl<C> Builder<C> {
 
     /// Spreads one very hot GCRA limit over a stripe for each core.
     ///
-    /// It never admits more than one word would, and may admit a little less near the limit,
-    /// where what one stripe holds is out of reach for another. It pays only from about two million
-    /// a second with a burst of 16 a stripe or more: a stripe takes a microsecond of tokens at a
-    /// time, an eighth of its share of the burst at most. Below that it is the plain word, and other
-    /// algorithms ignore it.
+    /// It never admits more than one word would. It may admit a little less near the limit, because a stripe can't use
+    /// the tokens that another stripe holds. Striping pays only from about two million requests a second, with a burst
+    /// of 16 or more per stripe: a stripe takes a microsecond of tokens at a time, but at most an eighth of its share
+    /// of the burst. Below that the limiter uses the plain word. Other algorithms ignore this setting.
     pub fn striped(self) -> Self {
         let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.stripes(cores)
@@ -86,21 +85,21 @@ impl<C> Builder<C> {
         self
     }
 
-    /// How many may wait at once; one more gets [`RateDenied::QueueFull`](crate::Denied::QueueFull).
-    /// The default is 65,536.
+    /// The most requests that may wait at the same time. A further request gets
+    /// [`RateDenied::QueueFull`](crate::RateDenied::QueueFull). The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self
     }
 
-    /// Lets any number wait. Only for callers that are bounded elsewhere.
+    /// Removes the bound on waiters. Only for callers that bound them elsewhere.
     pub fn unbounded_waiters(self) -> Self {
         self.max_waiters(usize::MAX)
     }
 }
 
 impl<C: ClockChoice> Builder<C> {
-    /// Builds it on the clock that was given, or the default one.
+    /// Builds the limiter on the given clock, or on the default clock.
     ///
     /// # Errors
     /// If the algorithm can't represent the rate.

@@ -1,4 +1,4 @@
-//! Which algorithm a limiter's table is of: chosen once, so that entries hold one kind of state.
+//! The table of a limiter's algorithm: chosen once, so that all entries have one type of state.
 
 use tollgate_core::{
     Arithmetic as _, FixedWindow, Gcra, LeakyBucket, LimitError, Rate, SlidingCounter, SlidingLog,
@@ -21,7 +21,7 @@ pub(super) enum AlgorithmTable<K> {
     SlidingCounter(Table<K, SlidingCounter>),
 }
 
-/// Evaluates the same expression on whichever table it is.
+/// Evaluates the same expression for the table of any algorithm.
 macro_rules! each {
     ($self:expr, $table:ident => $call:expr) => {
         match $self {
@@ -38,7 +38,7 @@ macro_rules! each {
 pub(super) use each;
 
 impl<K> AlgorithmTable<K> {
-    /// A table whose states count time like this.
+    /// A table whose states have this timeline.
     pub(super) fn new(
         algorithm: Algorithm,
         rate: Rate,
@@ -65,7 +65,7 @@ impl<K> AlgorithmTable<K> {
         })
     }
 
-    /// The rate of all keys that are asked without one, if there is one.
+    /// The rate of all keys without a handle's tier; `None` if a function selects tiers.
     pub(super) fn single_rate(&self) -> Option<Rate> {
         each!(self, table => table.has_one_rate()).then(|| self.rate())
     }
@@ -79,8 +79,8 @@ impl<K> AlgorithmTable<K> {
         Ok(())
     }
 
-    /// Visits every key that is active at `now`, outside of all locks: how long until it is idle, whether
-    /// it is blocked.
+    /// Visits every key that is active at `now`, outside of all locks: the time until it is idle, and whether it is
+    /// blocked.
     pub(super) fn for_each(&self, now: Timestamp, mut each: impl FnMut(ActiveKey<&K>))
     where
         K: Clone,
@@ -88,7 +88,7 @@ impl<K> AlgorithmTable<K> {
         let mut active = Vec::new();
         each!(self, table => for number in 0..table.shards() {
             table.for_each_of(number, now, |entry, _, idle, until| {
-                // Under the shard's lock, so that it counts from where the states do.
+                // Under the shard's lock, so that the time counts from the same anchor as the states.
                 let local = table.local_time(now);
                 active.push((entry.key.clone(), idle.max(until) - local, until > local));
             });
@@ -98,7 +98,7 @@ impl<K> AlgorithmTable<K> {
         });
     }
 
-    /// How many keys are active at `now`.
+    /// The number of active keys at `now`.
     pub(super) fn count(&self, now: Timestamp) -> usize {
         let mut count = 0;
         each!(self, table => for number in 0..table.shards() {

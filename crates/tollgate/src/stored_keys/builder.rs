@@ -1,4 +1,4 @@
-//! What can be chosen about an exact-key limiter before it is built.
+//! The settings of a stored-key limiter before it is built.
 
 use tollgate_core::{LimitError, Rate};
 
@@ -15,7 +15,7 @@ use crate::wait_queue::key_queues::KeyQueues;
 use crate::wait_queue::waiter_count::WaiterCount;
 use crate::{Algorithm, Tier};
 
-/// Builds an [`StoredKeyLimiter`]; made by [`StoredKeyLimiter::builder`].
+/// Builds a [`StoredKeyLimiter`]. [`StoredKeyLimiter::builder`] returns it.
 ///
 /// ```
 /// use tollgate::{Algorithm, WhenFull, StoredKeyLimiter, Rate};
@@ -29,7 +29,7 @@ use crate::{Algorithm, Tier};
 /// ```
 pub type Builder<K, C = DefaultClock> = WithClock<TableSettings<StoredKeySettings<K>>, C>;
 
-/// The settings that only a table of keys has.
+/// Settings that only a table of stored keys has.
 #[derive(Debug)]
 pub struct StoredKeySettings<K> {
     pub(super) algorithm: Algorithm,
@@ -47,18 +47,17 @@ impl<K> Builder<K> {
 }
 
 impl<K, C> Builder<K, C> {
-    /// How it counts: [`Algorithm::Gcra`] unless said otherwise.
+    /// The algorithm; [`Algorithm::Gcra`] by default.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.settings.kind_settings.algorithm = algorithm;
         self
     }
 
-    /// Each key's tier is the one of these that this function says, or none for the limiter's own rate.
+    /// Sets a function that returns the index of a key's tier in `tiers`, or `None` for the limiter's own rate.
     ///
-    /// It is asked when a key is new (which clones the key even for a look), and again when the key
-    /// comes back after it was idle or at another rate, until it passes; in between the key stays at
-    /// its tier, so a check costs no more than without it. It runs under a lock and must not call the
-    /// limiter.
+    /// It runs when a key is new (which clones the key even for a peek). It runs again when the key comes back after it
+    /// was idle or at another rate, until the key passes. In between the key stays at its tier, so a check costs no
+    /// more than without the function. The function runs under a lock and must not call the limiter.
     ///
     /// ```
     /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, Tier, clock::Manual};
@@ -85,10 +84,10 @@ impl<K, C> Builder<K, C> {
 }
 
 impl<K, C: ClockChoice> Builder<K, C> {
-    /// Builds it on the clock that was given, or the default one.
+    /// Builds the limiter on the given clock, or on the default clock.
     ///
     /// # Errors
-    /// If the algorithm can't represent the rate, or a tier isn't one of the algorithm.
+    /// If the algorithm can't represent the rate, or a tier has another algorithm.
     pub fn build(self) -> Result<StoredKeyLimiter<K, C::Clock>, LimitError> {
         let builder = self.resolve_clock();
         let timeline = Timeline::of(
@@ -100,7 +99,7 @@ impl<K, C: ClockChoice> Builder<K, C> {
 }
 
 impl<K, C: Clock> Builder<K, C> {
-    /// Builds it with a table whose states count time like this.
+    /// Builds the limiter with a table whose states have this timeline.
     pub(super) fn build_on(
         self,
         timeline: Option<Timeline>,

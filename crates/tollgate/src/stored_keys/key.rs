@@ -1,4 +1,4 @@
-//! One key of an exact-key limiter: what its handle holds, what the table does to it, and how it is waited for.
+//! One key of a stored-key limiter: the content of its handle, its operations on the table, and its waits.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -28,8 +28,8 @@ use crate::wait_queue::waiter_count::WaiterCount;
 use crate::wait_queue::waiter_places::WaiterId;
 use crate::wait_queue::{QueueState, WaitQueue};
 
-/// One key of an [`StoredKeyLimiter`], which it borrows. Made by [`StoredKeyLimiter::key`]; [`KeyHandle`] has the
-/// verbs.
+/// One key of a [`StoredKeyLimiter`], with a borrow of the limiter. [`StoredKeyLimiter::key`] makes it; [`KeyHandle`]
+/// has the verbs.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,22 +46,22 @@ use crate::wait_queue::{QueueState, WaitQueue};
 /// ```
 pub type Key<'a, K, Q, C = Monotonic> = KeyHandle<StoredKey<'a, K, Q, C>>;
 
-/// One key of an [`StoredKeyLimiter`], which it shares: what it reserves, waits for and holds borrows nothing. Made by
-/// [`StoredKeyLimiter::key_owned`]; [`KeyHandle`] has the verbs.
+/// One key of a [`StoredKeyLimiter`], with a shared pointer to the limiter: its reservations, waits and holds borrow
+/// nothing. [`StoredKeyLimiter::key_owned`] makes it; [`KeyHandle`] has the verbs.
 pub type OwnedKey<K, C = Monotonic> = KeyHandle<OwnedStoredKey<K, C>>;
 
-/// A key of a table of keys, which borrows its limiter: what handles of such keys hold.
+/// A key of a table of stored keys, with a borrow of its limiter: the content of the handles of such keys.
 pub struct StoredKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
     pub(super) limiter: &'a StoredKeyLimiter<K, C>,
     pub(super) key: &'a Q,
     pub(super) hash: u64,
-    /// The tier that it was put at, if any.
+    /// The tier that the handle selected, if any.
     pub(super) tier: Option<&'a Tier>,
-    /// Where what it waits for is put, if that is held.
+    /// Where the charge of a wait is put, if it is a hold.
     pub(super) hold: Option<&'a Arc<WaitHold>>,
 }
 
-/// The same with its limiter shared.
+/// As [`StoredKey`], with a shared limiter.
 pub struct OwnedStoredKey<K, C: Clock = Monotonic> {
     limiter: Arc<StoredKeyLimiter<K, C>>,
     key: K,
@@ -71,7 +71,7 @@ pub struct OwnedStoredKey<K, C: Clock = Monotonic> {
 }
 
 impl<K, C: Clock> StoredKeyLimiter<K, C> {
-    /// One key, with all verbs. [`at`](TargetedKey::at) puts it under another limit.
+    /// One key, with all verbs. [`at`](Key::at) selects another limit.
     #[inline]
     pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
     where
@@ -81,7 +81,7 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         KeyHandle(self.stored(key, self.hasher.fingerprint(key)))
     }
 
-    /// One key, as [`key`](Self::key) gives it, for a task of its own.
+    /// One key, as [`key`](Self::key) returns it, for use in another task.
     pub fn key_owned<Q>(self: &Arc<Self>, key: &Q) -> OwnedKey<K, C>
     where
         K: Borrow<Q>,
@@ -96,7 +96,7 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         })
     }
 
-    /// A key of this hash, under its own limit.
+    /// A key with this hash, under its own limit.
     #[inline]
     pub(super) fn stored<'a, Q: ?Sized>(&'a self, key: &'a Q, hash: u64) -> StoredKey<'a, K, Q, C> {
         StoredKey {
@@ -112,22 +112,19 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
 impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     /// The same key under another limit: a plan, or an override.
     ///
-    /// Each call may come with another: what the key has spent stays spent, so in any window no more
-    /// passes than the largest burst and the fastest rate of those that were asked in it, in whatever
-    /// order. The key is counted by the rate that last let it pass, or a faster one that refused it:
-    /// what it owes is paid back at that. A peek and any other refusal store nothing, a rate of zero or
-    /// unlimited leaves what is owed where it is, and what was booked at another rate isn't given back.
-    /// A block is independent of the rate. What a refund gives is counted by the rate that the key was
-    /// counted by before.
+    /// Each call may use another limit: spent tokens stay spent. So in any window no more passes than the largest burst
+    /// and the fastest rate of the limits that were used in it, in any order. The key counts by the rate that last let
+    /// it pass, or by a faster rate that denied it, and its debt is paid back at that rate. A peek and any other denial
+    /// store nothing. A rate of zero or unlimited leaves the debt unchanged. A reservation made at another rate can't
+    /// be cancelled. A block is independent of the rate. A refund counts by the rate by which the key counted before.
     ///
-    /// Windows of one length have one count; the largest limit bounds it. What was counted in a window
-    /// of another length goes along into the one that is open, and is forgotten with it: so whoever
-    /// changes the length to and fro may get the largest count in each of the shorter windows. Where one
-    /// user has limits of several lengths, make the length a part of the key.
+    /// Windows of one length share one count; the largest limit bounds it. The count of a window of another length
+    /// moves into the window that is open, and expires with it. So if the length alternates, the largest count may pass
+    /// in each of the shorter windows. If one user has limits of several lengths, make the length a part of the key.
     ///
     /// # Errors
-    /// [`LimitError::TierAlgorithmMismatch`] if the tier was made for another algorithm than this limiter's. Where
-    /// windows begin makes no other algorithm: a tier has its own alignment.
+    /// [`LimitError::TierAlgorithmMismatch`] if the tier has another algorithm than this limiter. The alignment of
+    /// windows is no part of the algorithm: a tier has its own alignment.
     ///
     /// ```
     /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, Tier, clock::Manual};
@@ -150,10 +147,10 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
 }
 
 impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
-    /// The same key under another limit, as [`TargetedKey::at`].
+    /// The same key under another limit, as [`Key::at`].
     ///
     /// # Errors
-    /// [`LimitError::TierAlgorithmMismatch`] if the tier was made for another algorithm than this limiter's.
+    /// [`LimitError::TierAlgorithmMismatch`] if the tier has another algorithm than this limiter.
     pub fn at(&self, tier: &Tier) -> Result<Self, LimitError> {
         tier.expect_algorithm(self.0.limiter.algorithm)?;
         Ok(Self(OwnedStoredKey {
@@ -163,7 +160,7 @@ impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
     }
 }
 
-/// A stored key whose limiter is borrowed or shared.
+/// A stored key, with a borrow of its limiter or a shared pointer to it.
 pub trait StoredKeyRef: Clone {
     type Key;
     type Query: KeyQuery<Self::Key> + ?Sized;
@@ -271,7 +268,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyOperations for StoredKey<'_, K, Q,
     fn block_for(&self, duration: Duration) -> Result<(), TableFull> {
         let now = self.clock_time();
         let done = each!(&self.limiter.tables, table => table.block(&self.lookup(now), duration));
-        // Those who wait are refused too.
+        // Waiters are denied, too.
         self.change_and_notify(now, || ());
         self.limiter.table_full_unless(done)
     }
@@ -295,7 +292,7 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
         allowed
     }
 
-    /// What a request of this cost would be told, without charging it.
+    /// The decision for a request of this cost, without charging it.
     fn peek_with(
         &self,
         ask: &Lookup<'a, Q>,
@@ -307,12 +304,13 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
         })
     }
 
-    /// What the table is asked for, to find the key.
+    /// The parameters with which the table finds the key.
     pub(super) fn lookup(&self, now: Timestamp) -> Lookup<'a, Q> {
         Lookup::new(self.key, self.hash, now)
     }
 
-    /// The same at the time of a turn in the queue, which may have come long before the time that the clock shows.
+    /// As [`lookup`](Self::lookup), at the time at which a waiter became due, which may be long before the clock's
+    /// time.
     fn lookup_in_order(&self, now: Timestamp) -> Lookup<'a, Q> {
         Lookup {
             clock_time: now.max(self.limiter.clock.now()),
@@ -326,13 +324,13 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
     }
 }
 
-/// Charges that can be given back: taken now, or held as estimates until they are settled.
+/// Charges that can be refunded: taken now, or held as estimates until they are settled.
 impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
     pub(crate) fn clock(&self) -> &C {
         &self.limiter.clock
     }
 
-    /// Charges an estimate, which is out until it is settled or its time is over.
+    /// Charges an estimate, which is outstanding until it is settled or expires.
     pub(crate) fn hold(
         &self,
         now: Timestamp,
@@ -350,13 +348,13 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
         held.map_err(BookingError::decision)
     }
 
-    /// Ends a charge or an estimate, of which `spent` was spent.
+    /// Settles a charge or an estimate, of which `spent` tokens were spent.
     pub(crate) fn settle(&self, now: Timestamp, ticket: &ChargeTicket, spent: u64) {
         match ticket {
             ChargeTicket::Held { .. } => {
                 self.change_and_notify(now, || self.settle_outstanding(now, ticket, spent));
             }
-            // Nothing to keep track of: the key isn't limited, or the request came to nothing.
+            // No hold to settle: a charge of which nothing was spent is refunded, any other stays.
             _ if spent == 0 => self.cancel_in_order(now, ticket),
             _ => {}
         }
@@ -367,7 +365,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
         each!(&self.limiter.tables, table => table.settle(&ask, ticket, spent));
     }
 
-    /// Lets an estimate be out for longer.
+    /// Extends an estimate.
     pub(crate) fn prolong(&self, ticket: &mut ChargeTicket, until: Timestamp) {
         let ask = self.lookup(self.clock_time());
         each!(&self.limiter.tables, table => table.prolong(&ask, ticket, until));
@@ -433,7 +431,8 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> QueueLimit for StoredKey<'_, K, Q, C>
                 let patience = patience.min(self.max_booking_delay());
                 each!(&self.limiter.tables, table => table.reserve_request(&ask, tier, cost, patience))
             }
-            // An estimate is held from when it may be used: nobody knows how long before that others hold theirs.
+            // An estimate is held from the time at which it may be used. It can't be booked ahead, because it is
+            // unknown how long other holds will last.
             Some(held) => {
                 let until = held.until(now);
                 let taken =
@@ -467,7 +466,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> QueueLimit for StoredKey<'_, K, Q, C>
     }
 
     fn can_book_ahead(&self, asks: &WaitTerms) -> bool {
-        // An estimate is held from when it may be used.
+        // An estimate is held from the time at which it may be used.
         asks.hold.is_none()
     }
 
@@ -514,25 +513,25 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> QueuedLimit for StoredKey<'_, K, Q, C
     }
 }
 
-/// On which terms a key is asked, kept of each that waits.
+/// The terms under which a key is charged, stored for each waiter.
 #[derive(Clone, Debug, Default)]
 pub struct WaitTerms {
-    /// None stands for the limiter's own rate, or what its function says of the key.
+    /// `None` stands for the limiter's own rate, or the tier that its function selects.
     pub(super) tier: Option<Tier>,
-    /// Where to put what is held; none if it is charged.
+    /// Where the hold is put; `None` for a plain charge.
     pub(super) hold: Option<Arc<WaitHold>>,
 }
 
-/// What one waiter holds since its turn came.
+/// The hold of one waiter, since it passed.
 #[derive(Debug)]
 pub(crate) struct WaitHold {
     max_duration: Duration,
-    /// Locked under the lock of a line, or under none, and nothing is locked under it.
+    /// Locked under the lock of a queue, or under no lock; no lock is taken under it.
     ticket: Mutex<Option<(ChargeTicket, Timestamp)>>,
 }
 
 impl WaitHold {
-    /// Nothing so far; what is taken may be out for so long.
+    /// Empty at first. A hold in it may be outstanding for at most `longest`.
     pub(crate) fn new(longest: Duration) -> Self {
         Self {
             max_duration: longest,
@@ -540,7 +539,7 @@ impl WaitHold {
         }
     }
 
-    /// How long what is taken at this time may be out.
+    /// The expiry of a hold that is taken at this time.
     fn until(&self, now: Timestamp) -> Timestamp {
         now + self.max_duration
     }

@@ -1,4 +1,4 @@
-//! What one slot of a shard holds.
+//! The content of one slot of a shard.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,27 +10,26 @@ use tollgate_core::{Arithmetic, Ledger};
 pub(super) struct KeyEntry<K, A: Arithmetic> {
     pub(super) key: K,
     pub(super) ledger: Ledger<A>,
-    /// The tier that its state is under, if not the limiter's own rate.
+    /// The tier under which its state counts; `None` for the limiter's own rate.
     pub(super) tier: Option<Arc<A>>,
-    /// The part of its hash that the index finds it by.
+    /// The part of its hash by which the index finds it.
     pub(super) tag: u32,
-    /// Tells this entry from an earlier one of the same key. It starts again after four billion new
-    /// keys of a shard, far more than come while a reservation is held.
+    /// Distinguishes this entry from an earlier entry of the same key. It wraps after four billion new keys of a shard,
+    /// far more than come while a reservation exists.
     pub(super) birth: NonZeroU32,
-    /// The change of the limiter's own rate that its state follows.
+    /// The version of the limiter's own rate that its state follows.
     pub(super) rate_version: u32,
     pub(super) place: HeapPosition,
 }
 
-/// An entry's place in the heap that it is in, which heap that is, and whether its limit came with a
-/// call; in one word.
+/// The position of an entry in its heap, which heap that is, and whether its limit came with a call; in one word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeapPosition(u32);
 
 impl HeapPosition {
     /// In the heap of blocked keys.
     const BLOCKED: u32 = 1 << 31;
-    /// Its limit came with a call; otherwise it is the limiter's rate, or what its function says of the key.
+    /// Its limit came with a call; otherwise it is the limiter's rate, or the tier that its function selects.
     const FROM_CALL: u32 = 1 << 30;
     const FLAGS: u32 = Self::BLOCKED | Self::FROM_CALL;
 
@@ -51,12 +50,12 @@ impl HeapPosition {
         self.0 & Self::FROM_CALL != 0
     }
 
-    /// The same, with its limit from a call or not.
+    /// The same position, with the flag whether its limit came with a call.
     pub(super) const fn with_from_call(self, is_given: bool) -> Self {
         self.with(Self::FROM_CALL, is_given)
     }
 
-    /// The same in the heap of blocked keys, or of the others.
+    /// The same position in the heap of blocked keys, or of the others.
     pub(super) const fn with_blocked(self, is_guarded: bool) -> Self {
         self.with(Self::BLOCKED, is_guarded)
     }
@@ -69,7 +68,7 @@ impl HeapPosition {
         })
     }
 
-    /// The same at this place of its heap.
+    /// The same entry at this position of its heap.
     pub(super) const fn at(self, number: u32) -> Self {
         Self(self.0 & Self::FLAGS | number & !Self::FLAGS)
     }
@@ -82,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_slot_of_gcra_is_five_words_and_the_key() {
-        // The birth is never zero, which is how a free slot is told from a used one.
+        // The birth is never zero, so `Option` needs no word of its own to mark a free slot.
         assert_eq!(size_of::<Option<KeyEntry<u64, Gcra>>>(), 6 * 8);
     }
 

@@ -1,8 +1,7 @@
-//! One part of an exact-key table: keys and their states, under one lock that the table holds.
+//! One part of a stored-key table: keys and their states, under one lock that the table holds.
 //!
-//! A call searches, asks one state, and does a few steps of expiry and of following a changed rate.
-//! Only a new key at the cap may look at more keys, each of which was charged since it was last
-//! looked at.
+//! A call finds the key, runs a request on one state, and does a few steps of expiry and of migration to a changed
+//! rate. Only a new key in a full table may examine more keys; each of those was charged since it was last examined.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
@@ -28,56 +27,57 @@ mod migration;
 
 use migration::{LimitChange, limit_change};
 
-/// The birth of a charge without an entry: its key passed uncounted.
+/// The birth of a charge without an entry: its key passed without being counted.
 pub(super) const NO_ENTRY: u64 = 0;
 
 /// Keys with their states.
 #[derive(Debug)]
 pub(super) struct Shard<K, A: TableAlgorithm> {
-    /// The limiter's own rate, by which keys without a tier are counted.
+    /// The limiter's own rate, under which keys without a tier count.
     limit: A,
-    /// In force instead of `limit`: a rate of zero or unlimited that counts nothing.
+    /// A rate of zero or unlimited that counts nothing, in force instead of `limit`.
     non_counting_limit: Option<A>,
     index: SlotIndex,
     entries: Slab<KeyEntry<K, A>>,
-    /// The keys that aren't blocked, by when they are idle, or earlier.
+    /// The keys that aren't blocked, by the time at which they are idle, or an earlier time.
     idle_heap: DueHeap,
-    /// The blocked ones by when that is over, apart, so that eviction never meets them.
+    /// The blocked keys by the end of their blocks. They are separate, so that eviction never finds them.
     blocked_heap: DueHeap,
-    /// How many keys it may hold, and how many blocked ones beyond.
+    /// How many keys it may hold; `room_for_blocked` is for more keys that are blocked.
     room: usize,
     room_for_blocked: usize,
-    /// A key that was dropped was idle by this time, so no key starts anew before it.
+    /// Every dropped key was idle by this time, so no key starts afresh before it.
     high_water: Timestamp,
     latest_time: LatestTime,
-    /// The rates that some keys have not been carried over to yet, each with the time from which it is in
-    /// force, oldest first. The keys furthest behind are still under the first.
+    /// The rates that some keys have not moved to yet, each with the time from which it is in force, oldest first. The
+    /// keys furthest behind are still under the first rate.
     pending_changes: VecDeque<(Timestamp, A)>,
-    /// How often the rate was changed so far.
+    /// The number of changes of the rate so far.
     rate_version: u32,
     /// All slots below this one follow the latest change.
     migrated_slots: u32,
     last_birth: u32,
-    /// What is held of the keys in some slots: an estimate, until it is settled.
+    /// The holds of the keys in some slots: estimates, until they are settled.
     holds_by_slot: BTreeMap<u32, OpenHolds>,
-    /// What it has done; the decisions are counted elsewhere.
+    /// Statistics of the shard; decisions are counted elsewhere.
     stats: Stats,
 }
 
-/// Which key is asked for, and when.
+/// The key of a request, and its time.
 #[derive(Debug)]
 pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) key: &'a Q,
     pub(super) hash: u64,
     pub(super) now: Timestamp,
-    /// What the clock shows. That is later than `now` for a waiter that is charged as of its turn.
+    /// The time on the clock. It is later than `now` for a waiter that is charged as of the time at which it became
+    /// due.
     pub(super) clock_time: Timestamp,
-    /// Whether the bucket is asked that keys without a slot share, as any of them.
+    /// Whether the lookup is for the bucket that keys without a slot share, instead of one key.
     pub(super) is_shared: bool,
 }
 
 impl<'a, Q: ?Sized> Lookup<'a, Q> {
-    /// A key that is asked for at the time that the clock shows.
+    /// A lookup at the time that the clock shows.
     #[inline]
     pub(super) const fn new(key: &'a Q, hash: u64, now: Timestamp) -> Self {
         let clock = now;
@@ -91,7 +91,7 @@ impl<'a, Q: ?Sized> Lookup<'a, Q> {
     }
 }
 
-/// What keys of this type are looked up by: themselves, or what they borrow as.
+/// A borrowed form by which keys of this type are looked up.
 pub trait KeyQuery<K> {
     fn is_key(&self, key: &K) -> bool;
 
@@ -109,28 +109,28 @@ impl<K: Borrow<Q>, Q: Eq + ToOwned<Owned = K> + ?Sized> KeyQuery<K> for Q {
     }
 }
 
-/// Which limit a key is asked under.
+/// The limit for a request of a key.
 #[derive(Debug)]
 pub(super) enum LimitSource<'a, K, A> {
-    /// The limiter's rate, or what its function says of the key.
+    /// The limiter's rate, or the tier that its function selects.
     ByKey(&'a KeyTiers<K>),
     /// A tier that came with the call.
     FromCall(&'a Arc<A>),
-    /// The one that the key is under now, or its own if it is new.
+    /// The present limit of the key, or its own limit if it is new.
     Current(&'a KeyTiers<K>),
 }
 
-/// The result of an act.
+/// The result of a request to a shard.
 #[derive(Debug)]
 pub(super) enum ShardAnswer<T> {
     /// The key has an entry, of this birth, or needs none.
     Applied(T, u64),
-    /// The key is new and there is no slot for it: what a fresh state said at this time.
+    /// The key is new and there is no slot for it: the result of a fresh state at this time.
     Full(T, Timestamp),
 }
 
 impl<T> ShardAnswer<T> {
-    /// The answer, and the birth of the key's entry; a key without a slot has none.
+    /// The result, and the birth of the key's entry. A key without a slot has none.
     pub(super) fn into_parts(self) -> (T, u64) {
         match self {
             Self::Applied(answer, birth) => (answer, birth),
@@ -139,25 +139,25 @@ impl<T> ShardAnswer<T> {
     }
 }
 
-/// Which slots a new key may take.
+/// The slots that a new key may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RoomRequest {
-    /// That of an active key: the one that is idle next.
+    /// The slot of an active key: the key that will be idle next.
     pub(super) evict: bool,
-    /// Those that are kept for blocked keys.
+    /// The slots that are reserved for blocked keys.
     pub(super) block: bool,
 }
 
 /// Why a key of a snapshot wasn't stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestoreError {
-    /// It is there already.
+    /// The key is there already.
     Duplicate,
     /// There is no slot for it.
     Full,
 }
 
-/// For how many keys a shard keeps one slot that only a blocked key takes.
+/// A shard reserves one slot for a blocked key per this many keys.
 const KEYS_OF_ONE_BLOCK: usize = 64;
 
 /// A key to be stored.
@@ -172,7 +172,7 @@ pub(super) struct NewEntry<K, A: TableAlgorithm> {
 }
 
 impl<K, A: TableAlgorithm> Shard<K, A> {
-    /// The most room that a shard may have: the number of a slot has 30 bits in an entry.
+    /// The most keys that a shard may have room for: an entry stores the number of a slot in 30 bits.
     pub(super) const MOST_ROOM: usize = 1 << 29;
 
     /// Room for this many active keys, at most [`MOST_ROOM`](Self::MOST_ROOM).
@@ -198,12 +198,12 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// The slots of a shard with this much room, with those that are kept for blocked keys.
+    /// The slots of a shard with this much room, including those reserved for blocked keys.
     pub(super) fn slots_for(room: usize) -> usize {
         room + room / KEYS_OF_ONE_BLOCK + 16
     }
 
-    /// The most bytes that a shard with this much room allocates, but for what keys and states own.
+    /// The most bytes that a shard with this much room allocates, without the memory that keys and states own.
     pub(super) fn memory_for(room: usize) -> usize {
         let slots = Self::slots_for(room);
         Slab::<KeyEntry<K, A>>::bytes(slots)
@@ -212,7 +212,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
             + migration::MAX_PENDING_CHANGES * size_of::<(Timestamp, A)>()
     }
 
-    /// Puts a question to the key's state, which is stored if it is new and was charged.
+    /// Runs a request on the key's state. A new key is stored if it was charged.
     #[inline]
     pub(super) fn apply<T: StateAnswer>(
         &mut self,
@@ -264,7 +264,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
             {
                 self.apply_at_other_limit(slot, LimitChange::OWN, act, ask.now, out)
             }
-            // A charge only makes the key idle later, so its place in the heap may stay.
+            // A charge only makes the key idle later, so its heap position may stay: a heap time may be too early.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
                 let answer = (act.apply)(&mut entry.ledger, limit, ask.now, out);
@@ -273,12 +273,12 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// What keys without a tier are judged by.
+    /// The limit of keys without a tier.
     pub(super) fn limit_in_force(&self) -> &A {
         self.non_counting_limit.as_ref().unwrap_or(&self.limit)
     }
 
-    /// Asks a fresh state, and stores it if it was charged.
+    /// Runs a request on a fresh state, and stores the state if it was charged.
     #[cold]
     fn apply_to_new_key<T: StateAnswer>(
         &mut self,
@@ -308,7 +308,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
             return ShardAnswer::Full(answer, now);
         }
         let birth = self.insert(NewEntry {
-            // A call into the caller's code, before anything is half done.
+            // This calls the caller's code, so it comes before any change that a panic could leave half done.
             key: key.unwrap_or_else(|| ask.key.to_key()),
             hash: ask.hash,
             ledger,
@@ -319,8 +319,8 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         ShardAnswer::Applied(answer, birth)
     }
 
-    /// The key's slot, with its state carried over to the limit in force.
-    // Always inlined: on the way of every check, whoever else calls it.
+    /// The key's slot, with its state moved to the limit in force.
+    // Always inlined: every check runs it, whatever other callers there are.
     #[inline(always)]
     pub(super) fn find(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         let slot = self.find_without_holds(ask)?;
@@ -328,7 +328,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         Some(slot)
     }
 
-    /// The same, with what is out as it was kept so far.
+    /// As [`find`](Self::find), without raising the state to the outstanding tokens.
     #[inline]
     fn find_without_holds(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         self.follow_clock(ask.clock_time);
@@ -344,7 +344,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         Some(slot)
     }
 
-    /// Stores a key for which room was made; its birth.
+    /// Stores a key for which room was made; returns its birth.
     fn insert(&mut self, new: NewEntry<K, A>) -> u64 {
         let birth = next_birth(&mut self.last_birth);
         if let Some(tier) = &new.tier {
@@ -376,7 +376,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// What a cost is told that has to wait for what the key owes beyond its block, too.
+    /// The decision for a cost whose wait includes the key's debt after its block.
     fn decision_after_block(
         &self,
         slot: u32,
@@ -394,8 +394,8 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         blocked
     }
 
-    /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which may be at
-    /// a later time, doesn't end a block that is over by then.
+    /// The denial of a blocked key, and its birth; `None` if it isn't blocked at `now`. A peek, which may be at a later
+    /// time, doesn't remove a block that has expired by then.
     #[inline(always)]
     fn denial_if_blocked(
         &mut self,
@@ -429,7 +429,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
     }
 }
 
-/// A number that no entry of the shard had for long.
+/// A number that no recent entry of the shard had.
 fn next_birth(births: &mut u32) -> NonZeroU32 {
     *births = births.wrapping_add(1).max(1);
     NonZeroU32::new(*births).unwrap_or(NonZeroU32::MIN)

@@ -1,4 +1,4 @@
-//! The active keys in a file, to go on where another process stopped.
+//! The active keys in a file, so that another process can continue with them.
 //!
 //! # Format of a section, version 2
 //! | words | what |
@@ -14,9 +14,9 @@
 //! | 1 | a rate, numbered from 0 in order: 0 for none, 1 for zero, 2 for a finite one; count, seconds, nanoseconds, burst; where windows begin: 0 and a boundary, or 1 and nothing for the first hit |
 //! | 2 | the time that states are as of from here on, in nanoseconds |
 //! | 3 | a key: twice its rate's number, plus one at a tier; blocked until; latest booking; bytes of the key, the key filled up with zeros; its state |
-//! | 0 | the end, and how many keys there were |
+//! | 0 | the end, and the number of keys |
 //!
-//! A file of its own holds one section.
+//! A snapshot of one limiter holds one section.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -39,7 +39,7 @@ use crate::snapshot::{
 };
 
 const KIND: &[u8; 8] = b"tollkeys";
-/// The first had no place for rates whose windows begin elsewhere than the limiter's own.
+/// Version 1 couldn't represent rates with another window alignment than the limiter's.
 const VERSION: u64 = 2;
 
 const END: u64 = 0;
@@ -47,7 +47,7 @@ const RATE: u64 = 1;
 const TIME: u64 = 2;
 const KEY: u64 = 3;
 
-/// What the bytes of a key in a snapshot are.
+/// The meaning of a key's bytes in a snapshot.
 ///
 /// ```
 /// use tollgate::stored_keys::DecodedKey;
@@ -61,21 +61,20 @@ const KEY: u64 = 3;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodedKey<K> {
-    /// A key that goes on.
+    /// A key to be loaded.
     Key(K),
-    /// A key that is no longer of use.
+    /// A key that is no longer needed.
     Skipped,
-    /// No key: the file isn't what it should be.
+    /// Bytes that aren't a key: the file is invalid.
     Unknown,
 }
 
 impl<K, C: Clock> StoredKeyLimiter<K, C> {
-    /// Writes the keys that are active now to a file, and returns how many they are. A file that was
-    /// there is replaced as a whole, or stays as it was. It is readable by its owner alone.
+    /// Writes the active keys to a file, and returns their number. It replaces an existing file as a whole, or leaves
+    /// it unchanged. Only its owner can read it.
     ///
-    /// `encode` appends a key's bytes, and must not call this limiter. Shards are copied one after
-    /// the other, so checks go on meanwhile, and a key that is charged meanwhile may be in it as
-    /// before or after.
+    /// `encode` appends a key's bytes, and must not call this limiter. Shards are copied one after the other. Checks
+    /// continue meanwhile, so the file may hold a key as it was before or after such a check.
     ///
     /// # Errors
     /// [`SnapshotError::Io`] if the file can't be written.
@@ -104,8 +103,8 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
         })
     }
 
-    /// Writes the keys that are active at these times as a section of a file, and returns how many they are: as
-    /// [`snapshot`](Self::snapshot) does, beside others. No lock is held while the disk is waited for.
+    /// Writes the keys that are active at these times as a section of a file, and returns their number. It works as
+    /// [`snapshot`](Self::snapshot), but other sections can follow. No lock is held while it waits for the disk.
     ///
     /// # Errors
     /// [`SnapshotError::Io`] if the file can't be written.
@@ -122,18 +121,18 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
 }
 
 impl<K: Hash + Eq + Clone, C: ClockChoice> Builder<K, C> {
-    /// Builds it with the keys of a file that [`StoredKeyLimiter::snapshot`] wrote, as they are
-    /// after the time that has passed since by the wall clock. A wall clock that went back counts as
-    /// no time passed. `decode` makes a key of the bytes that it was encoded as.
+    /// Builds the limiter with the keys of a file that [`StoredKeyLimiter::snapshot`] wrote, after the time that has
+    /// passed since by the wall clock. If the wall clock went back, no time has passed. `decode` makes a key of the
+    /// bytes that `encode` wrote.
     ///
-    /// What keys have spent carries over to the rate of this builder; those at a tier stay at it
-    /// until they are asked for at another. Windows that begin at boundaries go on in the one that is
-    /// open by the new clock, and never admit more than they would have.
+    /// Spent tokens carry over to the rate of this builder. Keys at a tier stay at it until a call uses another limit.
+    /// Windows that begin at boundaries continue in the window that is open by the new clock, and never admit more than
+    /// they would have.
     ///
     /// # Errors
-    /// If the file can't be read, is no intact snapshot of this format and algorithm, holds a key
-    /// that `decode` doesn't know or knows twice, or more active keys than find a slot; or if the
-    /// algorithm can't represent the rate.
+    /// If the file can't be read, or is no intact snapshot of this format and algorithm; if it holds a key that
+    /// `decode` doesn't know or returns twice, or more active keys than the table has slots for; or if the algorithm
+    /// can't represent the rate.
     pub fn restore(
         self,
         path: impl AsRef<Path>,
@@ -150,13 +149,13 @@ impl<K: Hash + Eq + Clone, C: ClockChoice> Builder<K, C> {
 }
 
 impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
-    /// Builds it with the keys of a section that [`StoredKeyLimiter::save`] wrote, as they are at these times: as
-    /// [`restore`](Self::restore) does, but keys may be left out, and one that finds no slot is counted, and is no
+    /// Builds the limiter with the keys of a section that [`StoredKeyLimiter::save`] wrote, at these times. It works as
+    /// [`restore`](Self::restore), but `decode` may skip keys, and a key that finds no slot is counted, and is no
     /// error.
     ///
     /// # Errors
-    /// If the file can't be read, the section isn't one of this format and algorithm, or holds a key that `decode`
-    /// doesn't know or knows twice; or if the algorithm can't represent the rate.
+    /// If the file can't be read, or the section isn't of this format and algorithm; if it holds a key that `decode`
+    /// doesn't know or returns twice; or if the algorithm can't represent the rate.
     ///
     /// [`SnapshotWriter`] has an example.
     pub fn load(
@@ -178,8 +177,8 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
         );
         let is_wall = times.is_wall_clock() && time == wall;
         let timeline = if is_free && !is_wall {
-            // Hits lie in the past, perhaps before the new clock's origin, and nothing ties them or
-            // the windows that count them to it: states go on as of the file.
+            // Hits lie in the past, perhaps before the new clock's origin. Neither they nor their windows depend on
+            // that origin, so states continue on the timeline of the file.
             Some(Timeline {
                 anchor: times.now,
                 start,
@@ -202,7 +201,7 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
     }
 }
 
-/// Writes a table's active keys, a shard at a time; how many they are.
+/// Writes a table's active keys, a shard at a time; returns their number.
 fn save<K, A: TableAlgorithm>(
     table: &Table<K, A>,
     file: &mut SnapshotWriter,
@@ -215,7 +214,7 @@ fn save<K, A: TableAlgorithm>(
     let (mut keys, mut words, mut bytes) = (0, Vec::new(), Vec::new());
     for number in 0..table.shards() {
         table.for_each_of(number, times.now, |entry, limit, _, until| {
-            // Under the shard's lock. What times count from moves once in years.
+            // Under the shard's lock. The anchor of the times moves once in years.
             let counted = table.local_time(times.now);
             if counted != local {
                 local = counted;
@@ -257,7 +256,7 @@ fn push_key<K, A: TableAlgorithm>(
     A::write(state, words);
 }
 
-/// A limit's rate, and where its windows begin.
+/// The rate of a limit, and its window alignment.
 fn limit_words(limit: &impl TableAlgorithm) -> [u64; 7] {
     let [kind, count, secs, nanos, burst] = snapshot::rate_words(limit.rate());
     let (align, boundary) = match limit.alignment_of() {
@@ -277,19 +276,19 @@ fn limit_from_words<A: TableAlgorithm>(words: [u64; 7]) -> Option<A> {
     Some(A::new(rate).ok()?.aligned_to(align))
 }
 
-/// A section, and how its keys are taken over.
+/// A section, and the parameters for loading its keys.
 struct SnapshotSection<'a> {
     algorithm: u64,
-    /// Since it was written, in nanoseconds.
+    /// The time since it was written, in nanoseconds.
     elapsed: u64,
-    /// What the clock of its states would show now.
+    /// The present time on the clock of its states.
     now: Timestamp,
     times: SnapshotTimes,
     hasher: &'a KeyHasher,
 }
 
 impl SnapshotSection<'_> {
-    /// Stores what is still active of its keys.
+    /// Stores the keys that are still active.
     fn load<K: Hash + Eq + Clone, A: TableAlgorithm>(
         mut self,
         table: &Table<K, A>,
@@ -335,7 +334,7 @@ impl SnapshotSection<'_> {
         }
     }
 
-    /// The next key, if it is active still and of use.
+    /// The next key, if it is still active and needed.
     fn read_key<K: Hash + Eq + Clone, A: TableAlgorithm>(
         &self,
         table: &Table<K, A>,
@@ -351,7 +350,7 @@ impl SnapshotSection<'_> {
         let number = usize::try_from(rate / 2).unwrap_or(usize::MAX);
         let old = limits.get(number).ok_or_else(|| file.corrupt_error())?;
         let mut ledger = Ledger::<A>::from_parts(state, Timestamp::from_nanos(floor));
-        // Windows that are counted on another clock are counted roughly.
+        // A window moved to another clock is approximate: it grants less, never more.
         if self.now != to {
             ledger.move_to_clock(old, self.now, to);
         }
@@ -382,7 +381,7 @@ impl SnapshotSection<'_> {
             key,
             ledger,
             tier,
-            // The first call says which limit it is under.
+            // The first call decides which limit it is under.
             is_given: true,
             blocked_until,
         }))

@@ -1,16 +1,15 @@
-//! What can be asked of a key's state, in one form for keys that are there, new ones and the bucket
-//! that keys without a slot share.
+//! Requests to a key's state, in one form for existing keys, new keys and the bucket that keys without a slot share.
 
 use tollgate_core::{Booking, BookingError, Decision, Outcome};
 
-/// What a question is answered with.
+/// The result of a request.
 pub(super) trait StateAnswer {
-    /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
+    /// The result without a state: the key is blocked, or new and denied at the cap.
     fn from_denial(decision: Decision) -> Self;
 
     fn outcome(&self) -> Outcome;
 
-    /// The same answer; if it is a denial, with the decision that `tell` makes of the one in it.
+    /// The same result; `tell` replaces the decision of a denial.
     fn map_denial(self, tell: impl FnOnce(Decision) -> Decision) -> Self;
 }
 
@@ -66,35 +65,34 @@ impl StateAnswer for Result<Booking, BookingError> {
     }
 }
 
-/// One question to a state. It may be put twice: to a fresh state and to the shared one.
+/// One request to a state. It may run twice: on a fresh state and on the shared one.
 #[derive(Clone, Copy)]
 pub(super) struct StateRequest<F> {
     pub(super) cost: u64,
     pub(super) purpose: RequestPurpose,
-    /// Puts it to a ledger, at a limit and a time, of which so many tokens were taken and are not yet known to be
-    /// spent.
+    /// Runs the request on a ledger, with its limit, the time and the outstanding tokens.
     pub(super) apply: F,
 }
 
-/// Why a state is asked.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestPurpose {
-    /// To charge what passes.
+    /// Charges the request if it passes.
     Charge,
-    /// To decide what a waiter is told, which is a request: it counts for a key at a slower rate.
+    /// Decides for a waiter. It counts as a request: it moves a key that counts by a slower rate.
     WaitCheck,
-    /// To see.
+    /// Reads the state.
     Peek,
 }
 
 impl<F> StateRequest<F> {
-    /// Whether it only looks, and so changes nothing.
+    /// Whether it only peeks, and so changes nothing.
     #[inline]
     pub(super) fn is_peek(&self) -> bool {
         self.cost == 0 || self.purpose != RequestPurpose::Charge
     }
 
-    /// Whether there is a request that can be denied.
+    /// Whether there is a cost that can be denied.
     pub(super) fn is_request(&self) -> bool {
         self.cost > 0 && self.purpose != RequestPurpose::Peek
     }

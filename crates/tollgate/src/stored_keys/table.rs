@@ -1,4 +1,4 @@
-//! All shards of one limiter and one algorithm, with the policy at the cap.
+//! All shards of one limiter and one algorithm, with the policy for a full table.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ use crate::sharding::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, ignore_poison};
 use crate::{Algorithm, Tier, WhenFull};
 
-/// Fewest keys worth a shard of their own.
+/// The fewest keys that are worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
-/// So many shards are enough that threads rarely meet at one lock.
+/// The most shards for the sake of threads: enough that threads rarely contend for one lock.
 const MAX_SHARDS_FOR_THREADS: usize = 256;
-/// Most keys of a shard, so that none of its arrays takes long to grow.
+/// The most keys of a shard, so that none of its arrays takes long to grow.
 const MAX_SHARD_KEYS: usize = 2_048;
 const MAX_SHARDS: usize = 4_096;
-/// Set in the birth of what was booked in the bucket that keys without a slot share.
+/// A flag in the birth of bookings in the bucket that keys without a slot share.
 const SHARED: u64 = 1 << 63;
 
 /// A shard with its lock, on cache lines of its own.
@@ -36,40 +36,39 @@ pub(super) struct Table<K, A: TableAlgorithm> {
     shards: Box<[LockedShard<K, A>]>,
     sharding: ShardLayout,
     timeline: Option<Timeline>,
-    /// The timeline's anchor, in nanoseconds of the clock. Read under the lock of a shard or of the shared
+    /// The anchor of the timeline, in nanoseconds of the clock. It is read under the lock of a shard or of the shared
     /// bucket, and changed under all of them.
     anchor: AtomicU64,
     at_cap: WhenFull,
     key_tiers: KeyTiers<K>,
-    /// The bucket that keys without a slot share: the only key of its shard. Its lock is also held while the rate
-    /// changes.
+    /// The bucket that keys without a slot share: the only key of its shard. A change of the rate also holds its lock.
     shared_bucket: LockedShard<K, A>,
     overflowed: AtomicU64,
 }
 
-/// The last time that GCRA's word can tell from the next, nine years after the anchor. A state
-/// charged then is never idle, so it is never dropped.
+/// The last time that GCRA's word distinguishes from the next, nine years after the anchor. A state charged then is
+/// never idle, so it is never dropped.
 const LAST_OF_GCRA: Timestamp = Timestamp::from_nanos(units::LAST_NANO);
 
-/// How states count time, where that isn't as the clock does.
+/// The mapping from the clock to the times of states, if they differ.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeline {
-    /// When the clock shows this …
+    /// A time on the clock.
     pub(super) anchor: Timestamp,
-    /// … states are at this time.
+    /// The time of the states when the clock shows `anchor`.
     pub(super) start: Timestamp,
-    /// The last time that states can count. Once they are half-way there, or before the first, all are moved to
+    /// The last time that states can count. Once they are half-way there, or before the first time, all states move to
     /// another anchor.
     pub(super) last: Timestamp,
 }
 
 impl Timeline {
-    /// How states of this algorithm count it on a clock that shows `now`. Only GCRA's word is too short for a clock
-    /// that counts from long ago, and only for the others does it matter where the clock's origin is.
+    /// The timeline of this algorithm on a clock that shows `now`. Only GCRA's word is too short for a clock with an
+    /// origin long ago; the other algorithms need the clock's own origin for their windows.
     pub(super) fn of(algorithm: Algorithm, now: Timestamp) -> Option<Self> {
         (algorithm == Algorithm::Gcra).then_some(Self {
             anchor: now,
-            // Room for a clock that is set back, too.
+            // Leaves room for a clock that is set back.
             start: Timestamp::from_nanos(LAST_OF_GCRA.as_nanos() / 4),
             last: LAST_OF_GCRA,
         })
@@ -82,7 +81,7 @@ impl Timeline {
     }
 }
 
-/// What a table is made of besides its limit.
+/// The settings of a table besides its limit.
 #[derive(Debug)]
 pub(super) struct TableConfig<K> {
     pub(super) capacity: usize,
@@ -110,12 +109,12 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         }
     }
 
-    /// Whether keys have no rates of their own by a function.
+    /// Whether no function selects tiers.
     pub(super) fn has_one_rate(&self) -> bool {
         self.key_tiers.0.is_none()
     }
 
-    /// The most bytes that it uses, but for what keys own, with all states under the rate in force.
+    /// The most bytes that it uses, without the memory that keys own, with all states under the rate in force.
     pub(super) fn memory_bound(&self) -> usize {
         let states = self.limit().heap_bytes();
         let shard = size_of::<LockedShard<K, A>>()
@@ -126,7 +125,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         shard.saturating_mul(self.shards.len())
     }
 
-    /// Puts a question to a key's state, or to what stands for it at the cap.
+    /// Runs a request on a key's state, or applies the policy of a full table.
     #[inline]
     pub(super) fn apply<T: StateAnswer>(
         &self,
@@ -143,7 +142,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         self.apply_with_ticket(ask, tier, &act).0
     }
 
-    /// Decides requests in their order, and locks a shard once for those of it in a row.
+    /// Decides requests in their order. It locks a shard once for consecutive requests of the shard.
     pub(super) fn check_many<'q, Q: KeyQuery<K> + ?Sized + 'q>(
         &self,
         requests: impl Iterator<Item = (Lookup<'q, Q>, u64)>,
@@ -154,7 +153,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         for (ask, cost) in requests {
             let number = self.sharding.shard_of(ask.hash);
             if held.as_ref().is_none_or(|(locked, _)| *locked != number) {
-                // One lock is given up before the next is taken.
+                // One lock is released before the next is taken, so that two batches can't deadlock.
                 drop(held.take());
                 held = Some((number, lock(&self.shards[number].0)));
             }
@@ -199,7 +198,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         })
     }
 
-    /// Takes an estimate now, which is kept track of until it is settled, or over.
+    /// Takes an estimate now, and records it until it is settled or expires.
     pub(super) fn hold(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
@@ -250,7 +249,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         })
     }
 
-    /// Ends a hold of which so much was spent.
+    /// Ends a hold of which `spent` tokens were spent.
     pub(super) fn settle(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
@@ -264,7 +263,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         }
     }
 
-    /// Prolongs a hold.
+    /// Extends a hold.
     pub(super) fn prolong(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
@@ -288,7 +287,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
             return matches!(ticket, ChargeTicket::Free(_));
         };
         let is_shared = birth & SHARED != 0;
-        // Other keys share the bucket at the cap, and what they book isn't in this key's line.
+        // Other keys share the bucket of a full table, and their bookings aren't in this key's queue.
         if *birth == NO_ENTRY || (is_shared && undo == CancelScope::Whole) {
             return !is_shared;
         }
@@ -298,7 +297,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         undone.unwrap_or(false)
     }
 
-    /// What comes of this, done to the entry of a key or to the bucket that keys without a slot share, if it is there.
+    /// Runs `act` on the entry of a key, or on the bucket that keys without a slot share, if the entry exists.
     pub(super) fn with_entry<T>(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
@@ -314,8 +313,8 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         Some(change(&mut shard, slot, local.now))
     }
 
-    /// Takes tokens from a key, by the limit that it is under if none is said; no if it is new and there
-    /// is no slot for it.
+    /// Takes tokens from a key, under the given tier or else its present limit; false if it is new and there is no slot
+    /// for it.
     pub(super) fn penalize(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
@@ -339,7 +338,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         matches!(answer, ShardAnswer::Applied(..))
     }
 
-    /// Blocks a key; no if it is new and there is no slot for it.
+    /// Blocks a key; false if it is new and there is no slot for it.
     pub(super) fn block(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
@@ -358,7 +357,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
     }
 
     pub(super) fn change(&self, now: Timestamp, limit: A) {
-        // Held until every shard has it, so that two changes come to all of them in one order, and at one time.
+        // Held until every shard has the change, so that concurrent changes reach all shards in one order.
         let mut shared = lock(&self.shared_bucket.0);
         let at = self.local_time(now);
         shared.change(at, limit);
@@ -367,8 +366,8 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         }
     }
 
-    /// Visits every key of a shard that is active at `now`: its entry, its limit, when it is idle and until when it is
-    /// blocked, in the time of states. The shard is locked meanwhile.
+    /// Visits every key of a shard that is active at `now`: its entry, its limit, the time at which it is idle and the
+    /// end of its block, on the timeline of states. The shard is locked meanwhile.
     pub(super) fn for_each_of(
         &self,
         number: usize,
@@ -383,7 +382,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         self.shards.len()
     }
 
-    /// Stores a key that a snapshot held.
+    /// Stores a key of a snapshot.
     pub(super) fn restore(&self, new: NewEntry<K, A>, now: Timestamp) -> Result<(), RestoreError>
     where
         K: Eq + Clone,
@@ -391,7 +390,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         self.shard(new.hash).restore(new, self.local_time(now))
     }
 
-    /// What all shards have done, and how many new keys found no slot.
+    /// The statistics of all shards, and the number of new keys that found no slot.
     pub(super) fn stats(&self) -> Stats {
         let mut stats = Stats {
             overflowed: self.overflowed.load(Ordering::Relaxed),
@@ -411,7 +410,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         act: &StateRequest<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
     ) -> (T, u64, Timestamp) {
         let under = self.limit_source(tier);
-        // The shard's lock is given up before the shared bucket's is taken.
+        // The shard's lock is released before the shared bucket's is taken.
         let (answer, local) = {
             let (mut shard, local) = self.lock_shard(ask);
             (shard.apply(&local, &under, act, self.room_request()), local)
@@ -423,14 +422,14 @@ impl<K, A: TableAlgorithm> Table<K, A> {
     }
 
     fn limit_source<'t>(&'t self, tier: Option<&'t Tier>) -> LimitSource<'t, K, A> {
-        // Handles are at tiers of this algorithm alone.
+        // A handle checks that its tier has this algorithm, so the conversion succeeds.
         match tier.and_then(A::of_tier) {
             None => LimitSource::ByKey(&self.key_tiers),
             Some(limit) => LimitSource::FromCall(limit),
         }
     }
 
-    /// What a charge may put aside for a new key.
+    /// The slots that a charge may take for a new key.
     fn room_request(&self) -> RoomRequest {
         RoomRequest {
             evict: self.at_cap == WhenFull::EvictNearestIdle,
@@ -438,7 +437,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         }
     }
 
-    /// What the policy says about a new key for which there is no slot.
+    /// Applies the policy for a full table to a new key.
     #[cold]
     fn apply_when_full<T: StateAnswer>(
         &self,
@@ -461,14 +460,14 @@ impl<K, A: TableAlgorithm> Table<K, A> {
                 let (answer, birth) = answer.into_parts();
                 (answer, SHARED | birth, local.now)
             }
-            // Even an evicting table is full if all of its keys are blocked.
+            // An evicting table is full, too, if all of its keys are blocked.
             WhenFull::DenyNew | WhenFull::EvictNearestIdle => {
                 (T::from_denial(self.denied_when_full()), NO_ENTRY, at)
             }
         }
     }
 
-    /// The refusal of a key that nothing is known about: one interval is as good a guess as any.
+    /// The denial of a key without a state. Its wait is only a guess: one interval.
     fn denied_when_full(&self) -> Decision {
         let limit = self.limit();
         let period = limit.rate().period().unwrap_or(Duration::from_secs(1));
@@ -482,7 +481,8 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         lock(&self.shards[self.sharding.shard_of(hash)].0)
     }
 
-    /// The shard of a key, and what is asked in the time of states: they are moved first if it is far.
+    /// Locks the shard of a key, and converts the time of the lookup. The states move to another anchor first if that
+    /// time is far.
     #[inline]
     fn lock_shard<'a, Q: ?Sized>(
         &self,
@@ -497,7 +497,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         (self.shard(ask.hash), self.local_lookup(ask))
     }
 
-    /// The bucket that keys without a slot share, and what it is asked in their place.
+    /// Locks the bucket that keys without a slot share, and converts the lookup for it.
     fn lock_shared_bucket<'a, Q: ?Sized>(
         &self,
         ask: &Lookup<'a, Q>,
@@ -511,7 +511,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         (shared, local)
     }
 
-    /// A time as the states count it.
+    /// A time on the timeline of states.
     pub(super) fn local_time(&self, now: Timestamp) -> Timestamp {
         match self.timeline {
             None => now,
@@ -522,8 +522,9 @@ impl<K, A: TableAlgorithm> Table<K, A> {
         }
     }
 
-    /// Lets states count from this time of the clock, once they are half-way to the last that they can tell,
-    /// or before the first: each keeps what it has left, or what a clock that was set back leaves it.
+    /// Moves the anchor to this time of the clock, once states are half-way to the last time that they can represent,
+    /// or before the first. Each state keeps its remaining time, or the part that a clock that was set back leaves of
+    /// it.
     #[cold]
     fn move_anchor(&self, now: Timestamp) {
         let mut shared = lock(&self.shared_bucket.0);
@@ -557,7 +558,7 @@ impl<K, A: TableAlgorithm> Table<K, A> {
     }
 }
 
-/// Takes this cost, to act within so long.
+/// Takes this cost, to act within the given wait.
 #[expect(
     clippy::type_complexity,
     reason = "a closure's type has no shorter name"
@@ -576,7 +577,7 @@ fn reserve_request<A: TableAlgorithm>(
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The caller's code runs under the lock only where nothing is half done (comparing keys, cloning
-    // a new one, asking for its tier), so a poisoned lock holds a good table.
+    // The caller's code runs under the lock only where no change is half done (comparing keys, cloning a new key,
+    // selecting its tier), so a poisoned lock holds a valid table.
     ignore_poison(mutex.lock())
 }

@@ -1,4 +1,4 @@
-//! What the table needs of an algorithm beyond its arithmetic: tiers of it, and its states as words.
+//! The interface of an algorithm to the table, beyond its arithmetic: its tiers, and its states as words.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tollgate_core::{
 
 use crate::tier::{ChooseTier, Tier};
 
-/// An algorithm whose states a table keeps.
+/// An algorithm whose states a table can store.
 pub(super) trait TableAlgorithm: Arithmetic + PartialEq + 'static {
     /// Its number in a snapshot.
     const NUMBER: u64;
@@ -20,17 +20,17 @@ pub(super) trait TableAlgorithm: Arithmetic + PartialEq + 'static {
         tier.limit().downcast_ref()
     }
 
-    /// Where its windows begin, for what has a choice.
+    /// The alignment of its windows, for an algorithm that has one.
     fn alignment_of(&self) -> WindowAlignment {
         WindowAlignment::default()
     }
 
-    /// The same with its windows beginning there.
+    /// The same limit with this window alignment.
     fn aligned_to(self, _align: WindowAlignment) -> Self {
         self
     }
 
-    /// The most bytes that a state at this limit has on the heap.
+    /// The most bytes that a state of this limit has on the heap.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -38,7 +38,7 @@ pub(super) trait TableAlgorithm: Arithmetic + PartialEq + 'static {
     /// The state as words.
     fn write(state: &Self::State, words: &mut Vec<u64>);
 
-    /// The state from the words it was written as, if they are enough.
+    /// The state from the words that were written; `None` if they are too few.
     fn read(words: &mut impl Iterator<Item = u64>) -> Option<Self::State>;
 }
 
@@ -128,8 +128,8 @@ impl TableAlgorithm for FixedWindow {
 impl TableAlgorithm for SlidingLog {
     const NUMBER: u64 = 5;
 
-    /// A hit has two words. A log holds its count of them, twice that with a window booked ahead, and
-    /// its room doubles as it grows.
+    /// A hit has two words. A log holds up to its count of hits, twice that with a window booked ahead, and its
+    /// capacity doubles as it grows.
     fn heap_bytes(&self) -> usize {
         let hits = usize::try_from(self.rate().count()).unwrap_or(usize::MAX);
         if self.rate().is_unlimited() {
@@ -151,7 +151,7 @@ impl TableAlgorithm for SlidingLog {
         let hits = words.next()?;
         let mut entries = Vec::new();
         for _ in 0..hits {
-            // The file's word is not trusted with an allocation: this ends where the words do.
+            // The length in the file is not trusted with an allocation: the loop ends where the words do.
             entries.push((read_time(words)?, words.next()?));
         }
         Some(HitLog::from_entries(entries))
@@ -174,11 +174,11 @@ impl TableAlgorithm for SlidingCounter {
     }
 }
 
-/// The function of the key that a limiter was built with, if any.
+/// The function of a limiter that selects a key's tier, if there is one.
 pub(super) struct KeyTiers<K>(pub(super) Option<Box<dyn ChooseTier<K>>>);
 
 impl<K> KeyTiers<K> {
-    /// What it says of this key, compiled for the limiter's algorithm.
+    /// The tier that it selects for this key, compiled for the limiter's algorithm.
     pub(super) fn tier<A: TableAlgorithm>(&self, key: &K) -> Option<Arc<A>> {
         let tier = self.0.as_ref()?.tier_of(key)?;
         A::of_tier(tier).map(Arc::clone)

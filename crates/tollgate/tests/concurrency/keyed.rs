@@ -280,8 +280,8 @@ fn what_slots_cannot_do_at_their_cap_is_refused_when_they_are_built() {
         assert_eq!(
             builder.build().unwrap_err().to_string(),
             format!(
-                "a KeyedConcurrency can't treat new keys at its cap as AtCap::{name} says; \
-                 use ShareOne or DenyNew"
+                "a KeyedConcurrencyLimiter can't treat new keys at its cap as WhenFull::{name} says; \
+                 use SharedBucket or DenyNew"
             )
         );
     }

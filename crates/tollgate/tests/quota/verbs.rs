@@ -353,11 +353,11 @@ fn threads_together_get_the_quota_and_no_more() {
 #[test]
 fn what_a_quota_cannot_do_at_its_cap_is_refused_when_it_is_built() {
     for (at_cap, name) in [
-        (WhenFull::SharedBucket, "ShareOne"),
+        (WhenFull::SharedBucket, "SharedBucket"),
         (WhenFull::EvictNearestIdle, "EvictNearestIdle"),
     ] {
         let text = format!(
-            "a QuotaLimiter can't treat new keys at its cap as AtCap::{name} says; \
+            "a QuotaLimiter can't treat new keys at its cap as WhenFull::{name} says; \
              use DenyNew or AdmitNew"
         );
         let builder = || builder(Quota::per_day(10)).0.at_cap(at_cap);

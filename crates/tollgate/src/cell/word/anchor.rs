@@ -1,38 +1,38 @@
-//! The time that a word counts from. It moves forward after four years, so that uptime has no end, and back
-//! when the clock is set back, so that a clock that was far ahead doesn't cause refusals afterwards.
+//! The time that a word counts from. It moves forward after four years, so that the uptime is unbounded, and back when
+//! the clock is set back, so that a clock that was far ahead causes no denials afterwards.
 //!
-//! It moves as the rate changes: under the lock, with the sequence odd, and with another TAT. So a check reads
-//! anchor and TAT together, and one that had read them before loses its compare-and-swap.
+//! It moves as in a change of the rate: under the lock, with the sequence odd, and with another TAT. So a check reads
+//! anchor and TAT together, and a check that read them before the move loses its compare-and-swap.
 //!
-//! # What tells that the clock was set back
-//! A request that passes leaves a TAT at most a full bucket ahead of its time, and a reservation notes the TAT that it
-//! left and when. So a TAT further ahead than both, or a reservation made at a later time than now, was charged while
-//! the clock showed a later time.
+//! # Detecting a clock that was set back
+//! A request that passes leaves a TAT at most a full bucket ahead of its time. A reservation records the TAT that it
+//! left, and its time. So a TAT further ahead than both, or a reservation made at a later time than now, was charged
+//! while the clock showed a later time.
 
 use tollgate_core::{TatState, Timestamp, units};
 
 use super::{GcraWord, WordAttempt, evaluate_view};
 use crate::sync::{Ordering, fence};
 
-/// Times up to here after the anchor, four and a half years, are surely within the word.
+/// Times up to here after the anchor, four and a half years, certainly fit the word.
 pub(super) const NEAR_NANOS: u64 = 1 << 57;
-/// The last time that a word can express.
+/// The last time that a word can represent.
 const LAST: u64 = 2 * NEAR_NANOS - 1;
-/// How far behind the clock the anchor is put, so that times a little out of order are told apart: a day.
-/// A time that is no further behind than this, and what a bucket holds, is out of order.
+/// How far behind the clock the anchor is put, so that times a little out of order stay distinct: a day. A time that is
+/// no further behind than this and a full bucket is out of order.
 const ANCHOR_LAG: u64 = 86_400 * 1_000_000_000;
 /// The same in word units.
 pub(super) const SLACK: u64 = units::from_nanos(ANCHOR_LAG);
 
-/// The latest TAT that is before every time that a word counts.
+/// The latest TAT that is before every time that a word can count.
 pub(super) const BEFORE_ANY_TIME: u64 = units::from_nanos(1) - 1;
 
-/// What moves a word's anchor.
+/// The owner of a word's anchor, which moves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnchorOwner {
     /// The word itself.
     Word,
-    /// The stripes around it, which have to give back their parts of the TAT line first.
+    /// The stripes around the word, which must return their leases first.
     Holder,
 }
 
@@ -48,7 +48,7 @@ impl GcraWord {
         now.as_nanos().wrapping_sub(anchor) < NEAR_NANOS
     }
 
-    /// Whether a time is so far from the anchor that it is to move.
+    /// Whether a time is so far from the anchor that the anchor should move.
     pub(crate) fn is_far(&self, now: Timestamp) -> bool {
         if now >= self.anchor() {
             return !self.is_near(now);
@@ -57,14 +57,14 @@ impl GcraWord {
         self.anchor().nanos_since(now) > ANCHOR_LAG.saturating_add(lasts)
     }
 
-    /// A time as the word counts it: from 1 ns at the anchor.
+    /// A time counted as in the word; the anchor is 1 ns.
     #[inline]
     pub(crate) fn time_since_anchor(&self, now: Timestamp) -> Timestamp {
         let nanos = now.nanos_since(self.anchor());
         Timestamp::from_nanos(nanos.min(LAST - 1) + 1)
     }
 
-    /// The same time, or the nearest that the word can express, after the anchor was moved if need be.
+    /// The same time, or the nearest that the word can represent, after the anchor was moved if necessary.
     pub(crate) fn keep_near(&self, now: Timestamp) -> Timestamp {
         if self.is_near(now) {
             return now;
@@ -76,14 +76,14 @@ impl GcraWord {
         now.clamp(anchor, anchor.plus_nanos(NEAR_NANOS - 1))
     }
 
-    /// Lets the word count from close behind a time that is far from its anchor.
+    /// Moves the anchor close behind a time that is far from it.
     #[cold]
     #[inline(never)]
     pub(crate) fn move_anchor(&self, now: Timestamp) {
         let settings = self.settings();
         let anchor = self.anchor();
         if now >= anchor {
-            // Unless somebody else has moved it.
+            // Another thread may have moved it.
             if !self.is_near(now) {
                 let to = now.as_nanos().saturating_sub(ANCHOR_LAG);
                 let by = units::from_nanos(to - anchor.as_nanos());
@@ -101,8 +101,8 @@ impl GcraWord {
         }
     }
 
-    /// Lets the word count from before a time that is before its anchor, and changes nothing else: at a live
-    /// change, which tells a clock that stepped back from something that was spent. The caller holds the lock.
+    /// Moves the anchor before a time that is before it, and changes nothing else: for a live change, which must
+    /// distinguish a clock that stepped back from spent tokens. The caller holds the lock.
     pub(super) fn extend_anchor_back(&self, now: Timestamp) {
         let anchor = self.anchor();
         if now >= anchor || self.terms.mover != AnchorOwner::Word {
@@ -111,7 +111,7 @@ impl GcraWord {
         let to = now.as_nanos().saturating_sub(ANCHOR_LAG);
         let by = units::from_nanos(anchor.as_nanos() - to);
         let later = |time: u64| time.saturating_add(by);
-        // What was before every time stays that.
+        // A TAT before every time stays before every time.
         self.rebase_to(to, now, |tat| match tat.to_word() {
             0..=BEFORE_ANY_TIME => 0,
             ahead => later(ahead),
@@ -121,12 +121,11 @@ impl GcraWord {
         }
     }
 
-    /// Follows a clock that was set back by far. False if it wasn't, and the word is right as it is.
+    /// Follows a clock that was set back far. False if it wasn't, and the word is unchanged.
     #[cold]
     #[inline(never)]
     pub(super) fn follow_clock_back(&self, now: Timestamp) -> bool {
-        // Slow rates have long waits in the ordinary course, so the lock is taken only if something has to
-        // change.
+        // Slow rates have long waits in normal operation, so the lock is taken only if the word must change.
         if !self.is_ahead(now, self.terms.capacity.load(Ordering::Relaxed)) {
             return false;
         }
@@ -139,7 +138,7 @@ impl GcraWord {
         ahead
     }
 
-    /// What an attempt to charge would result in, after the word has followed the clock.
+    /// The result of an attempt to charge, after the word has followed the clock.
     #[cold]
     #[inline(never)]
     pub(super) fn evaluate_again(&self, now: Timestamp, cost: u64) -> WordAttempt {
@@ -157,7 +156,7 @@ impl GcraWord {
         tat > local.saturating_add(capacity).saturating_add(SLACK) && !is_booked
     }
 
-    /// Notes a charge that acts later, or what is owed beyond a smaller bucket.
+    /// Records a charge that acts later, or debt beyond a smaller bucket.
     pub(super) fn note_booking(&self, tat: TatState, now: Timestamp) {
         self.latest_booking_time
             .fetch_max(now.as_nanos(), Ordering::Relaxed);
@@ -165,8 +164,8 @@ impl GcraWord {
             .fetch_max(tat.to_word(), Ordering::Relaxed);
     }
 
-    /// Counts from close behind this time, with an empty bucket at most. The caller holds the lock. What
-    /// stripes hold of the TAT line stays: it is a part of the one burst that a step of the clock may grant.
+    /// Moves the anchor close behind this time, with at most an empty bucket. The caller holds the lock. The leases of
+    /// stripes stay: they are a part of the one burst that a step of the clock may grant.
     fn move_anchor_back(&self, now: Timestamp, capacity: u64) {
         let to = now.as_nanos().saturating_sub(ANCHOR_LAG);
         let shift = units::signed_difference(Timestamp::from_nanos(to), self.anchor());
@@ -183,13 +182,13 @@ impl GcraWord {
         self.latest_booking_tat.store(0, Ordering::Relaxed);
     }
 
-    /// Stores an anchor, and the TAT as it counts from there. The caller holds the lock.
+    /// Stores an anchor, and the TAT counted from there. The caller holds the lock.
     fn rebase_to(&self, anchor: u64, now: Timestamp, moved: impl Fn(TatState) -> u64) {
         let before = self.terms.sequence.load(Ordering::Relaxed);
         self.terms.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         self.terms.anchor.store(anchor, Ordering::Relaxed);
-        // Another value in any case, so that whoever has read the old one loses.
+        // The value must change in any case, so that a thread that read the old one loses its compare-and-swap.
         self.move_tat(self.time_since_anchor(now), |tat| match moved(tat) {
             same if same == tat.to_word() => TatState::from_word(same.saturating_add(1)),
             moved => TatState::from_word(moved),

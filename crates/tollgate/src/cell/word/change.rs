@@ -1,4 +1,4 @@
-//! A live change of a word's rate, and the switch that lets everything pass: see "Memory ordering" in `word.rs`.
+//! A live change of a word's rate, and the switch to bypass: see "Memory ordering" in `word.rs`.
 
 use tollgate_core::{Arithmetic, Gcra, GcraParams, LimitError, Rate, TatState, Timestamp, units};
 
@@ -7,11 +7,11 @@ use super::{GcraWord, NEAR_NANOS, WordSettings};
 use crate::cell::switch::Switch;
 use crate::sync::{Ordering, fence};
 
-/// How far the clock went back.
+/// How far the clock stepped back.
 enum ClockStep {
-    /// By so much, in word units; 0 if it didn't, as far as that shows.
+    /// By this much, in word units; 0 if no step is visible.
     By(u64),
-    /// The TAT is further ahead than it can have been charged, and nobody knows by how much the clock went back.
+    /// The TAT is further ahead than any charge can have left it, and the size of the step is unknown.
     Unknown,
 }
 
@@ -38,7 +38,7 @@ impl GcraWord {
             settings.latest.extend_reach(&limit);
             self.apply_settings(&settings, now, |tat| {
                 match self.clock_step_of(tat, &old, asked) {
-                    // How much of it was spent can't be told, so the time that is left stays, up to an empty bucket.
+                    // The spent part is unknown, so the remaining time stays, up to an empty bucket.
                     ClockStep::Unknown => new.migrated_tat(tat, &GcraParams::UNLIMITED, now),
                     ClockStep::By(step) => {
                         let spent = TatState::from_word(tat.to_word().saturating_sub(step));
@@ -51,7 +51,7 @@ impl GcraWord {
                 self.note_booking(tat, asked);
             }
         } else {
-            // A rate that counts no tokens leaves the debt as it is, for the next rate that counts.
+            // A rate that counts no tokens leaves the debt unchanged, for the next rate that counts.
             self.apply_settings(&settings, now, |tat| tat);
         }
         Ok(limit)
@@ -86,8 +86,8 @@ impl GcraWord {
         self.terms.sequence.store(before + 2, Ordering::Release);
     }
 
-    /// How far the clock went back since the TAT was charged, as far as that shows. That isn't something that was spent:
-    /// a rate that is a hundred times slower must not turn five seconds into five hundred tokens.
+    /// How far the clock stepped back since the TAT was charged, as far as that is visible. The step isn't spent
+    /// tokens: a rate that is a hundred times slower must not turn five seconds into five hundred tokens.
     fn clock_step_of(&self, tat: TatState, pace: &GcraParams, now: Timestamp) -> ClockStep {
         let ahead = tat
             .to_word()
@@ -102,14 +102,14 @@ impl GcraWord {
         ClockStep::Unknown
     }
 
-    /// Rescales the TAT, and gives it a value that it didn't have before. The sequence is odd meanwhile.
+    /// Rescales the TAT, and gives it a value that it didn't have before. The sequence must be odd meanwhile.
     pub(super) fn move_tat(&self, now: Timestamp, rescale: impl Fn(TatState) -> TatState) {
         let mut tat = TatState::from_word(self.tat.load(Ordering::Relaxed));
         loop {
             let mut to = rescale(tat);
             if to == tat && to.to_word() <= units::from_time(now) {
-                // All TATs that are not ahead of now mean the same, so another one is as good. No later one, or a clock
-                // that steps back would find something spent; and those below a nanosecond are before every time.
+                // All TATs that are not ahead of now mean the same, so another one is equivalent. It mustn't be later,
+                // or a clock that steps back would find tokens spent. A TAT below a nanosecond is before every time.
                 let another = to.to_word().checked_sub(1);
                 to = TatState::from_word(another.unwrap_or(BEFORE_ANY_TIME));
             }

@@ -1,15 +1,15 @@
-//! What is held of a word until it is settled: what is out doesn't drain.
+//! The holds of a word, until they are settled: outstanding tokens don't drain.
 //!
-//! Before every step the TAT is raised to at least what is out. So the tokens that are there and those that are out are
-//! never more than the burst together, and what comes back was not given to anybody else meanwhile. A check that knows
-//! nothing of this is right too, if the word was raised for its time before: taking adds as much to the TAT as to what
-//! is out, and settling takes no more from the TAT. So while something is out, the limiter's mark, which a check reads
-//! anyway, tells callers to raise the word first; otherwise nothing is paid for it.
+//! Before every step the TAT is raised to at least the outstanding tokens. So available and outstanding tokens together
+//! never exceed the burst, and no refunded token was granted to another request meanwhile. A check that knows nothing
+//! of holds is right too, if the word was raised for its time before: a hold adds as much to the TAT as to the
+//! outstanding tokens, and a settlement takes no more from the TAT. So while tokens are outstanding, the limiter's
+//! mark, which a check reads anyway, makes callers raise the word first. Otherwise holds cost nothing.
 //!
 //! # Memory ordering
-//! The TAT changes by compare-and-swap only, beside checks that haven't seen the mark. `sealed` is stored before the
-//! TAT falls (release), and read after the TAT was (acquire, by the fence of a reading): a thread that sees a TAT built
-//! on the lowered one also sees what was sealed.
+//! The TAT changes by compare-and-swap only, beside checks that haven't seen the mark. `refund_barrier` is stored
+//! before the TAT falls (release), and read after the TAT was (acquire, by the fence of a snapshot): a thread that sees
+//! a TAT built on the lowered one also sees the barrier.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::Ordering;
 
-/// The most that is kept out, in word units: two years, so that the word can express it.
+/// The most outstanding tokens, in word units: two years, so that the word can represent them.
 const MAX_OUTSTANDING: u64 = 1 << 62;
 
 impl GcraWord {
-    /// Takes an estimate, to be settled by `until`. The caller sees to it that nobody else holds, settles or
-    /// changes the rate meanwhile.
+    /// Takes an estimate, to be settled by `until`. The caller must prevent concurrent holds, settlements and changes
+    /// of the rate.
     pub(crate) fn hold(
         &self,
         now: Timestamp,
@@ -35,7 +35,7 @@ impl GcraWord {
     ) -> Result<ChargeTicket, BookingError> {
         self.reserve_with_holds(now, cost, Duration::ZERO)?;
         let mut settings = self.settings();
-        // What isn't counted isn't out.
+        // A request that isn't counted has no outstanding tokens.
         let counts = settings.mode == Switch::Enforce && settings.limit.is_counting();
         if cost == 0 || !counts {
             return Ok(ChargeTicket::Free(now));
@@ -46,8 +46,8 @@ impl GcraWord {
         })
     }
 
-    /// Ends a hold of which so much was spent: the rest comes back, and what was spent beyond it is owed, up to
-    /// a full bucket. Nothing if it was over already: then all of it was spent.
+    /// Ends a hold of which `spent` tokens were spent: unspent tokens are refunded, and tokens beyond the estimate are
+    /// owed, up to a full bucket. It does nothing if the hold has expired: then all of it counts as spent.
     pub(crate) fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
         self.keep_near(now);
         let settings = &mut *self.settings();
@@ -58,7 +58,8 @@ impl GcraWord {
         let (limit, local) = (settings.counted_by, self.time_since_anchor(now));
         if spent < cost {
             self.update_tat(|tat| {
-                // What was charged before mustn't be given back by a TAT that others bring there again.
+                // Other charges may bring the TAT back to the value that an earlier charge left. That charge must not
+                // be cancelled then, so the barrier excludes it.
                 self.refund_barrier
                     .fetch_max(tat.to_word(), Ordering::Relaxed);
                 limit.refund(tat, local, cost - spent);
@@ -69,7 +70,7 @@ impl GcraWord {
         }
     }
 
-    /// Brings what is out up to this time, and says whether anything is out.
+    /// Advances the holds to this time, and returns whether any token is outstanding.
     pub(crate) fn expire_holds(&self, now: Timestamp) -> bool {
         self.keep_near(now);
         let settings = &mut *self.settings();
@@ -77,13 +78,13 @@ impl GcraWord {
         !settings.holds.is_empty()
     }
 
-    /// Whether something is out, as of the latest look.
+    /// Whether any token was outstanding at the latest request.
     pub(crate) fn is_held(&self) -> bool {
         !self.settings().holds.is_empty()
     }
 
-    /// As [`reserve`](Self::reserve), while something is out: that comes back when it is settled, and nobody
-    /// knows when, so nothing is promised on it.
+    /// As [`reserve`](Self::reserve), while tokens are outstanding. They come back at an unknown time, so no
+    /// reservation relies on them.
     pub(super) fn reserve_with_holds(
         &self,
         now: Timestamp,
@@ -110,9 +111,9 @@ impl GcraWord {
         })
     }
 
-    /// The words as they would stand at this time.
+    /// The words as they would be at this time.
     pub(super) fn view_with_holds(&self, now: Timestamp) -> WordView {
-        // All of them change under this lock, but for the TAT.
+        // All of them but the TAT change only under this lock.
         let settings = self.settings();
         let mut tat = TatState::from_word(self.tat.load(Ordering::Relaxed));
         self.for_each_outstanding(&settings, now, |at, out| {
@@ -129,7 +130,7 @@ impl GcraWord {
         }
     }
 
-    /// Raises the TAT to what is out, and forgets holds that are over. The caller holds the lock.
+    /// Raises the TAT to the outstanding tokens, and removes expired holds. The caller holds the lock.
     pub(super) fn expire_holds_locked(&self, settings: &mut WordSettings, now: Timestamp) {
         if settings.holds.is_empty() {
             return;
@@ -143,8 +144,7 @@ impl GcraWord {
         self.for_each_outstanding(settings, now, |at, out| {
             let tat = self.update_tat(|tat| limit.keep_outstanding(tat, at, out));
             if out > limit.limit() {
-                // More than a full bucket of debt, because the bucket became smaller; not because a clock was
-                // ahead.
+                // The debt exceeds a full bucket because the bucket became smaller, not because a clock was ahead.
                 self.note_booking(tat, now);
             }
         });
@@ -163,7 +163,7 @@ impl GcraWord {
         }
     }
 
-    /// Changes the TAT while others may charge it; returns what it became.
+    /// Changes the TAT while other threads may charge it; returns the new TAT.
     fn update_tat(&self, change: impl Fn(&mut TatState)) -> TatState {
         let mut seen = self.tat.load(Ordering::Relaxed);
         loop {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
     use crate::cell::CancelScope;
 
-    /// Without the seal, nine are left where three of ten were just taken: twelve at once.
+    /// Without the barrier, nine remain where three of ten were just taken: twelve at one instant.
     #[test]
     fn what_was_charged_beside_a_hold_is_not_given_back_by_what_others_took_since() {
         let at = Timestamp::from_secs;
@@ -206,13 +206,13 @@ mod tests {
             .expect("seven left");
         word.settle(at(2), id, 0);
         assert_eq!(word.peek(at(2), 0, Outstanding::NoneHeld).remaining, 7);
-        // As many as came back, so that the TAT is where the charge had left it.
+        // As many as came back, so that the TAT is where the first charge had left it.
         let later = word
             .reserve(at(2), 3, Duration::ZERO, Outstanding::NoneHeld)
             .expect("seven left");
         word.cancel(at(2), &charged, CancelScope::Unused);
         assert_eq!(word.peek(at(2), 0, Outstanding::NoneHeld).remaining, 4);
-        // Nor is the later one, as nobody can tell them apart; but beyond what was sealed all is as before.
+        // The later charge can't be cancelled either, because it looks the same. Beyond the barrier all is as before.
         word.cancel(at(2), &later, CancelScope::Unused);
         assert_eq!(word.peek(at(2), 0, Outstanding::NoneHeld).remaining, 4);
         let beyond = word

@@ -1,5 +1,5 @@
-//! One thread that wakes tasks on time, for executors without a timer of their own. It starts with the first
-//! wait, and ends when nobody has waited for a while.
+//! One thread that wakes tasks on time, for executors without a timer of their own. It starts with the first wait, and
+//! ends after a while without waits.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -11,10 +11,10 @@ use crate::sync::ignore_poison;
 
 /// How long the thread stays when no task waits.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest sleep, for times beyond what a timer holds.
+/// The longest sleep, for times beyond the range of a timer.
 const MAX_DELAY: Duration = Duration::from_secs(3600);
 
-/// Everybody who waits, by when.
+/// All waiting tasks, by time.
 #[derive(Debug)]
 struct TimerThread {
     state: Mutex<TimerState>,
@@ -23,13 +23,13 @@ struct TimerThread {
 
 #[derive(Debug)]
 struct TimerState {
-    /// By time, and in the order in which they came.
+    /// The wakers by time, and then by order of arrival.
     waiting: BTreeMap<(Instant, u64), Waker>,
     next: u64,
     is_running: bool,
 }
 
-/// A task that is to be woken. Dropping it calls that off.
+/// The wake-up of a task. Dropping it cancels the wake-up.
 #[derive(Debug)]
 pub(super) struct TimerEntry {
     timers: &'static TimerThread,
@@ -37,7 +37,7 @@ pub(super) struct TimerEntry {
 }
 
 impl TimerEntry {
-    /// Wakes the task after so long.
+    /// Wakes the task after `left`.
     pub(super) fn new(left: Duration, waker: &Waker) -> Self {
         let timers = of_this_process::timers();
         let at = now() + left.min(MAX_DELAY);
@@ -60,10 +60,10 @@ impl TimerEntry {
 
 impl Drop for TimerEntry {
     fn drop(&mut self) {
-        // A lock held during a fork stays locked in the child, so the child gets timers of its own.
+        // A lock held during a fork stays locked in the child, so the child has timers of its own.
         if std::ptr::eq(self.timers, of_this_process::timers()) {
             let waker = self.timers.lock().waiting.remove(&self.key);
-            // Dropping a waker may drop a task, and with it another entry: not under the lock.
+            // Dropping a waker may drop a task, and with it another entry, so it happens outside the lock.
             drop(waker);
         }
     }
@@ -86,7 +86,7 @@ impl TimerThread {
             .name("tollgate-timer".into())
             .spawn(|| self.run());
         if spawned.is_err() {
-            // The thread couldn't be started: waiting tasks poll again and again until it can.
+            // The thread couldn't be started: waiting tasks are woken to poll again until it can.
             let mut state = self.lock();
             state.is_running = false;
             let waiting = std::mem::take(&mut state.waiting);
@@ -120,7 +120,7 @@ impl TimerThread {
     }
 
     fn lock(&self) -> MutexGuard<'_, TimerState> {
-        // No foreign code runs under the lock, so the state behind a poisoned one is good.
+        // No foreign code runs under the lock, so the state behind a poisoned one is valid.
         ignore_poison(self.state.lock())
     }
 }
@@ -133,12 +133,12 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Timers of a process: a forked child has none of its parent's threads, and perhaps a lock that no thread will ever
-/// release.
+/// The timers of a process. A forked child has none of its parent's threads, and may have a lock that no thread will
+/// ever release, so it gets new timers.
 mod of_this_process {
     use super::TimerThread;
 
-    /// Forks of forks that still wait by timers of their own.
+    /// How many generations of forked processes get timers of their own.
     const GENERATIONS: usize = 8;
 
     static TIMERS: [TimerThread; GENERATIONS] = [const { TimerThread::new() }; GENERATIONS];
@@ -149,7 +149,7 @@ mod of_this_process {
     }
 
     #[cfg(not(unix))]
-    pub(super) fn timers() -> &'static Timers {
+    pub(super) fn timers() -> &'static TimerThread {
         &TIMERS[0]
     }
 }

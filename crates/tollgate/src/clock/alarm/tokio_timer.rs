@@ -1,6 +1,6 @@
-//! tokio's timer, where there is a runtime to run it.
+//! tokio's timer, inside a tokio runtime.
 
-/// The runtime has ended, and keeps no time any more.
+/// The runtime has ended, so its timer no longer works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuntimeEnded;
 
@@ -24,17 +24,17 @@ mod with_tokio {
     use tokio::time::{Instant, Sleep};
 
     pin_project! {
-        /// A timer of the runtime that the wait began in.
+        /// A timer of the runtime in which the wait began.
         pub(in super::super) struct RuntimeSleep {
             #[pin]
             sleep: Sleep,
             left: Duration,
-            // By tokio's clock, and by the system's.
+            // The start on tokio's clock, and on the system's.
             began: (Instant, std::time::Instant),
         }
     }
 
-    /// None outside a runtime.
+    /// `None` outside a runtime.
     pub(in super::super) fn sleep(left: Duration) -> Option<RuntimeSleep> {
         Handle::try_current().ok()?;
         Some(RuntimeSleep {
@@ -44,7 +44,7 @@ mod with_tokio {
         })
     }
 
-    /// Whether tokio's time went on without the system's since it was armed.
+    /// Whether tokio's time advanced faster than the system's since the timer was armed.
     pub(in super::super) fn is_time_paused(sleeping: &RuntimeSleep) -> bool {
         let (virtually, really) = sleeping.began;
         let ahead = (Instant::now() - virtually).saturating_sub(real_time() - really);
@@ -56,11 +56,11 @@ mod with_tokio {
 
         fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
             let this = self.project();
-            // A timer of a runtime that ended has rung, and would panic if it were polled again.
+            // The timer of a runtime that ended is elapsed, and would panic if it were polled again.
             if this.sleep.is_elapsed() {
                 return Poll::Ready(Ok(()));
             }
-            // One that is armed in the context of such a runtime panics at the first poll: nothing tells before.
+            // A timer armed in the context of an ended runtime panics at the first poll. Nothing tells that before.
             let poll = AssertUnwindSafe(|| this.sleep.poll(context));
             catch_unwind(poll).map_or(Poll::Ready(Err(RuntimeEnded)), |poll| poll.map(Ok))
         }
@@ -75,7 +75,7 @@ mod with_tokio {
     }
 }
 
-/// Without tokio there is no timer, and nothing that could be polled.
+/// Without the feature `tokio` there is no timer.
 #[cfg(not(feature = "tokio"))]
 mod without_tokio {
     use std::future::Pending;

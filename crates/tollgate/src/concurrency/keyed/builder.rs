@@ -105,7 +105,9 @@ impl<K, C: ClockChoice> KeyedBuilder<K, C> {
         match self.settings.at_cap {
             WhenFull::SharedBucket | WhenFull::DenyNew => Ok(self.build_unchecked()),
             // Whoever isn't counted has no permit to end, and a key in flight is never put aside.
-            other => Err(other.unsupported_by("a KeyedConcurrency", "ShareOne or DenyNew")),
+            other => {
+                Err(other.unsupported_by("a KeyedConcurrencyLimiter", "SharedBucket or DenyNew"))
+            }
         }
     }
 

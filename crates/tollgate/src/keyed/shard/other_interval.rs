@@ -1,5 +1,5 @@
-//! A key that is asked at another interval than its word counts by. What it owes stays owed. The word is moved
-//! to the new interval if that lets the request pass, or if that refuses it but is faster.
+//! A key whose request has another interval than its word. Its debt stays. The word moves to the interval of the
+//! request if that lets the request pass, or if it denies the request but is faster.
 
 use tollgate_core::{Timestamp, units};
 
@@ -10,8 +10,8 @@ use super::{Shard, is_still, word_in};
 use crate::sync::Ordering;
 
 impl Shard {
-    /// The key's slot if its word counts by another interval than asks, and the tag of that. Without
-    /// the lock it may be on its way from one slot or interval to another, and is not found then.
+    /// The key's slot if its word counts by another interval than the request, and the tag of that interval. Without
+    /// the lock, a key that is being moved to another slot or interval isn't found.
     pub(super) fn find_at_other_interval(
         &self,
         ask: &ChargeRequest<'_>,
@@ -30,9 +30,9 @@ impl Shard {
         })
     }
 
-    /// Charges a key whose word counts by another interval, which from then on counts by the one that
-    /// asks; or decides not to. None if another charge came first. The caller holds the lock, so the
-    /// slot stays the key's.
+    /// Charges a key whose word counts by another interval, and moves the word to the interval of the request; a denied
+    /// request isn't charged. `None` if another charge came first. The caller holds the lock, so the slot stays the
+    /// key's.
     pub(super) fn charge_at_other_interval(
         &self,
         slot: &Slot,
@@ -60,7 +60,7 @@ impl Shard {
         })
     }
 
-    /// Moves a word to the faster interval by which a request was just refused.
+    /// Moves a word to the faster interval that just denied a request.
     pub(crate) fn migrate_interval(&self, ask: &ChargeRequest<'_>) {
         let _structure = self.lock();
         let ask = &ask.rebased();
@@ -69,14 +69,15 @@ impl Shard {
             let other = self.foreign_word(word, tag);
             let judged = other.evaluate(ask.pace, ask.now(), ask.cost);
             if judged.migrates {
-                // If a charge comes first, the next refusal does it.
+                // If another charge comes first, the next denial moves the word.
                 migrate_word(slot, word, ask, judged.before);
             }
         }
     }
 
-    /// Lets a key count by the interval that asks, with this word, if it counts by another and owes nothing by that: it is as one
-    /// never seen then, whose slot another key might have taken. No if it isn't so. The caller holds the lock.
+    /// Stores this word for a key whose present word counts by another interval and owes nothing. Such a key is
+    /// equivalent to one never seen: another key could have taken its slot. False if there is no such word. The caller
+    /// holds the lock.
     pub(super) fn replace_idle_word(
         &self,
         ask: &ChargeRequest<'_>,
@@ -102,8 +103,8 @@ impl Shard {
         ForeignWord { word, interval }
     }
 
-    /// What a key is told that is blocked, or refused at a slower rate than its word counts by. Nothing is
-    /// stored, so no lock is taken.
+    /// The decision for a key that is blocked, or denied at a slower rate than that of its word. It stores nothing, so
+    /// it takes no lock.
     #[cold]
     #[inline(never)]
     pub(super) fn denied_at_other_interval(&self, ask: &ChargeRequest<'_>) -> Option<WordDecision> {
@@ -112,7 +113,7 @@ impl Shard {
         told.then(|| other.evaluated_beside(judged, ask.pace, ask.now(), ask.cost))
     }
 
-    /// A key whose word counts by another interval than the request's, and what that means for the request.
+    /// A key whose word counts by another interval than the request, and the decision for the request.
     pub(super) fn peek_at_other_interval(
         &self,
         ask: &ChargeRequest<'_>,
@@ -125,8 +126,9 @@ impl Shard {
     }
 }
 
-/// Moves a word to the interval of the request. False if a charge came first. The caller holds the lock. This works as
-/// when another key takes the slot over: a thread that charges it by the old interval finds it busy, or changed.
+/// Moves a word to the interval of the request. False if another charge came first. The caller holds the lock. It takes
+/// the same steps as a handover to another key: a thread that charges by the old interval finds the slot busy or
+/// changed.
 fn migrate_word(slot: &Slot, word: KeyWord, ask: &ChargeRequest<'_>, to: KeyWord) -> bool {
     let busy = swap_word(slot, word.0, BUSY);
     if busy {

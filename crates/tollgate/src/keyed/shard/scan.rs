@@ -1,4 +1,4 @@
-//! Goes over all slots of a shard: for statistics and snapshots, and to let words count from another time.
+//! Scans all slots of a shard: for statistics and snapshots, and to move words to another anchor.
 
 use tollgate_core::{Timestamp, units};
 
@@ -8,15 +8,15 @@ use super::Shard;
 use crate::sync::Ordering;
 
 impl Shard {
-    /// Every key that is active then, as fingerprint, word and the time as the word counts it. Scans all
-    /// lines in use.
+    /// Visits every key that is active at that time: fingerprint, word, and the time counted as in the word. It scans
+    /// all cache lines in use.
     pub(crate) fn for_each_active(
         &self,
         anchor: &Anchor,
         moment: TableTime,
         mut each: impl FnMut(u64, KeyWord, Timestamp),
     ) {
-        // Under the lock no key is on its way from one slot to another.
+        // Under the lock no key moves from one slot to another.
         let _structure = self.lock();
         let now = anchor.rebase(moment).now;
         for slot in self.slots() {
@@ -28,7 +28,8 @@ impl Shard {
         }
     }
 
-    /// The same of the buckets that keys without a slot share, each by the bits of its tag. All shards have the same.
+    /// As [`for_each_active`](Self::for_each_active), for the buckets that keys without a slot share, with the bits of
+    /// their tags. All shards have the same buckets.
     pub(crate) fn for_each_shared(
         &self,
         anchor: &Anchor,
@@ -45,13 +46,13 @@ impl Shard {
         }
     }
 
-    /// Counts all words from so many units later. The caller holds the lock.
+    /// Moves all words to an anchor that is later by these units. The caller holds the lock.
     pub(crate) fn move_words(&self, by: u64) {
         let high = self.high_water();
         self.rebase_words(high.saturating_sub(by), |word| word.moved(by));
     }
 
-    /// Lets all words follow a clock that was set back. The caller holds the lock.
+    /// Moves all words after the clock was set back. The caller holds the lock.
     pub(crate) fn move_back(&self, back: &ClockSetBack) {
         let high = self.high_water();
         self.rebase_words(back.high_water(high), |word| back.rebased_word(word, high));
@@ -66,12 +67,12 @@ impl Shard {
         self.high_water.store(high, Ordering::Release);
     }
 
-    /// The latest time that it was charged at, or close behind it, in word units.
+    /// The latest time of a charge in this shard, or close behind it, in word units.
     pub(crate) fn high_water(&self) -> u64 {
         self.high_water.load(Ordering::Acquire)
     }
 
-    /// All that are in use. Under the lock none becomes so.
+    /// All slots in use. Under the lock their number doesn't grow.
     fn slots(&self) -> impl Iterator<Item = &Slot> {
         let own = self.cache_lines.iter().skip(self.shard_number);
         let own = own

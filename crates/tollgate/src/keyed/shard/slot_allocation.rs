@@ -1,5 +1,5 @@
-//! Room for a new key: a slot that is idle, one that another key leaves for its other line, or one of the
-//! stash; and lines that are split as keys become more. All of it under the shard's lock.
+//! Room for a new key: an idle slot, a slot whose key moves to its other cache line, or a slot of the stash; and the
+//! split of cache lines as keys become more. All of it under the shard's lock.
 
 use super::super::shard::LineLayout;
 use super::super::slot::{BUSY, CacheLine, KeyWord, SLOTS, Slot};
@@ -11,7 +11,7 @@ use crate::sync::Ordering;
 const SPLITS_PER_INSERT: u32 = 4;
 
 impl Shard {
-    /// A busy slot for a key that has none. The caller holds the lock.
+    /// Makes a slot busy for a key that has none. The caller holds the lock.
     pub(super) fn claim_slot(
         &self,
         structure: &mut ShardStructure,
@@ -25,7 +25,7 @@ impl Shard {
         if let Some(slot) = claim_idle(structure, lines, high) {
             return Some(slot);
         }
-        // Before anything is moved or given up, all keys that are idle by now count as idle.
+        // Raised before any key is moved or evicted, so that all keys idle by now count as idle.
         let high = self.high_water.fetch_max(now, Ordering::AcqRel).max(now);
         claim_idle(structure, lines, high)
             .or_else(|| self.displace(structure, shape, lines, high))
@@ -41,7 +41,7 @@ impl Shard {
             })
     }
 
-    /// Makes room by moving one of eight keys to its other line.
+    /// Makes room by moving one of eight keys to its other cache line.
     fn displace<'a>(
         &'a self,
         structure: &mut ShardStructure,
@@ -59,6 +59,7 @@ impl Shard {
                 structure.used += usize::from(was_empty);
                 structure.stats.expired += u64::from(!was_empty);
                 structure.stats.moved += 1;
+                // The swap takes the word after the last charge, so a charge that came just before isn't lost.
                 let word = slot.word.swap(BUSY, Ordering::AcqRel);
                 publish(to, fingerprint, KeyWord(word));
                 return Some(slot);
@@ -67,7 +68,7 @@ impl Shard {
         None
     }
 
-    /// Splits lines until their fill is as it should be, a few at a time.
+    /// Splits cache lines, a few at a time, until their fill is below the threshold.
     pub(super) fn grow(&self, structure: &mut ShardStructure) {
         for _ in 0..SPLITS_PER_INSERT {
             let lines = self.lines_in_use();
@@ -80,7 +81,7 @@ impl Shard {
         }
     }
 
-    /// Moves the keys of one line that belong to its new half there.
+    /// Moves the keys of one cache line that belong to its new half.
     fn split(&self, structure: &mut ShardStructure, shape: LineLayout) {
         let (next, from, to) = shape.grown(self.interleaving);
         let [from, to] = [from, to].map(|first| first + self.shard_number);
@@ -106,11 +107,12 @@ impl Shard {
                 clear(slot);
             }
         }
+        // Stored last, so that a reader with the new layout finds the moved keys.
         self.shape.store(next.to_word(), Ordering::Release);
     }
 }
 
-/// Makes a reusable slot of the emptier line busy, or one of the other.
+/// Makes a reusable slot busy, of the emptier cache line if possible.
 fn claim_idle<'a>(
     structure: &mut ShardStructure,
     lines: [&'a CacheLine; 2],
@@ -124,14 +126,14 @@ fn claim_idle<'a>(
         .into_iter()
         .flat_map(|line| &line.0)
         .find(|slot| claim_if_idle(slot, high))?;
-    // An empty slot is used from now on; a used one only changes hands.
+    // An empty slot becomes used; a used one only changes hands.
     let empty = slot.fingerprint.load(Ordering::Relaxed) == 0;
     structure.used += usize::from(empty);
     structure.stats.expired += u64::from(!empty);
     Some(slot)
 }
 
-/// Takes the slot of the key that is idle next, but never one that is blocked.
+/// Takes the slot of the key that will be idle next, but never of a blocked key.
 fn evict<'a>(
     structure: &mut ShardStructure,
     lines: [&'a CacheLine; 2],
@@ -144,7 +146,7 @@ fn evict<'a>(
             .map(|slot| (slot, KeyWord(slot.word.load(Ordering::Acquire))))
             .filter(|(_, word)| !word.is_blocked_at(now))
             .min_by_key(|(_, word)| word.idle_at())?;
-        // Fails if the key was charged, or blocked, at this moment.
+        // Fails if the key is charged or blocked at this moment.
         if swap_word(slot, word.0, BUSY) {
             structure.stats.evicted += 1;
             return Some(slot);

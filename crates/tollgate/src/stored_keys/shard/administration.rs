@@ -1,4 +1,4 @@
-//! What is done to the keys of a shard besides asking: blocks, gifts, resets, what a snapshot reads and restores.
+//! Operations on the keys of a shard besides checks: blocks, refunds, resets, and the reads and writes of a snapshot.
 
 use tollgate_core::{Booking, Ledger, Timestamp};
 
@@ -15,7 +15,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         entry.is_some_and(|entry| entry.place.is_blocked() && now < self.blocked_until(entry))
     }
 
-    /// Blocks the key; no if it is new and there is no slot for it.
+    /// Blocks the key; false if it is new and there is no slot for it.
     pub(in super::super) fn block(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
@@ -38,19 +38,19 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
             hash: ask.hash,
             ledger: Ledger::default(),
             tier: None,
-            // The first call that passes says which limit it is under.
+            // The first call that passes decides which limit it is under.
             is_given: true,
             blocked_until: until,
         });
         true
     }
 
-    /// Gives the key tokens, if it has spent any.
+    /// Refunds tokens to the key, if it has spent any.
     pub(in super::super) fn refund(&mut self, slot: u32, now: Timestamp, tokens: u64) {
         self.update_ledger(slot, |ledger, limit, _| ledger.refund(limit, now, tokens));
     }
 
-    /// Gives a booking back, if it was made in the entry that is there now.
+    /// Cancels a booking, if it was made in the present entry of the key.
     pub(in super::super) fn cancel(
         &mut self,
         slot: u32,
@@ -72,7 +72,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         self.remove(slot);
     }
 
-    /// Stores a key that a snapshot held.
+    /// Stores a key of a snapshot.
     pub(in super::super) fn restore(
         &mut self,
         new: NewEntry<K, A>,
@@ -95,8 +95,8 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         Ok(())
     }
 
-    /// Visits every key that is active at `now`: its entry, the limit that it is under, when it is
-    /// idle and until when it is blocked.
+    /// Visits every key that is active at `now`: its entry, its limit, the time at which it is idle, and the end of its
+    /// block.
     pub(in super::super) fn for_each(
         &mut self,
         now: Timestamp,
@@ -127,7 +127,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// Changes the state of a key that is there, and puts it where it belongs.
+    /// Changes the state of an existing key, and updates its position in the heap.
     fn update_ledger(&mut self, slot: u32, change: impl FnOnce(&mut Ledger<A>, &A, u64)) {
         if let Some(entry) = self.entries.get_mut(slot) {
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);

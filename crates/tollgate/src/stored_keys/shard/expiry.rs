@@ -1,5 +1,5 @@
-//! The heaps of a shard: by when keys are idle, and by when blocks are over. Idle keys are dropped, a few with each new key,
-//! and at the cap the one that is idle next.
+//! The heaps of a shard: keys by the time at which they are idle, and blocked keys by the end of their blocks. Each new
+//! key drops a few idle keys; at the cap it evicts the key that will be idle next, if the policy allows it.
 
 use tollgate_core::Timestamp;
 
@@ -9,19 +9,19 @@ use super::{RoomRequest, Shard};
 use crate::holds::OpenHolds;
 use crate::key_table::due_heap::DueHeap;
 
-/// How many idle keys a new key drops at most: more than one, so that a table shrinks again.
+/// How many idle keys a new key drops at most: more than one, so that a table can shrink again.
 const DROPS_PER_NEW_KEY: usize = 4;
-/// How many keys a new key looks at below the cap, to drop them or put them back.
+/// How many keys a new key examines below the cap, to drop or requeue them.
 const EXAMINED_PER_NEW_KEY: usize = 8;
 
-/// What was found when the key that is due next was looked at.
+/// The result of examining the key that is due next.
 enum ExpiryStep {
     Dropped,
     Requeued,
 }
 
 impl<K, A: TableAlgorithm> Shard<K, A> {
-    /// Drops a few idle keys and sees whether a slot is free, or can be made so.
+    /// Drops a few idle keys. Returns whether a slot is free, or could be freed.
     pub(super) fn make_room(&mut self, now: Timestamp, need: RoomRequest) -> bool {
         let mut drops = 0;
         for _ in 0..EXAMINED_PER_NEW_KEY {
@@ -31,7 +31,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
                 Some(ExpiryStep::Dropped) | None => break,
             }
         }
-        // At the cap no key is refused, and none evicted, while another is idle.
+        // At the cap no new key is denied, and none is evicted, while another key is idle.
         while self.is_full(need) {
             if self.examine_next(now).is_none() {
                 return need.evict && self.evict(need);
@@ -49,14 +49,14 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         self.room + blocks
     }
 
-    /// Looks at the key that is due next, if any is before `now`.
+    /// Examines the key that is due next, if one is due before `now`.
     fn examine_next(&mut self, now: Timestamp) -> Option<ExpiryStep> {
         let due = |(due, slot): (Timestamp, u32)| (due < now).then_some(slot);
         let open = self.idle_heap.first().and_then(due);
         let slot = open.or_else(|| self.blocked_heap.first().and_then(due))?;
         self.stats.examined += 1;
         self.migrate_entry(slot);
-        // A key of which something is out is not idle.
+        // A key with outstanding tokens is not idle.
         self.keep_outstanding(slot, now);
         let entry = self.entries.get(slot)?;
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
@@ -67,7 +67,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
             self.remove(slot);
             return Some(ExpiryStep::Dropped);
         }
-        // It was charged since, or has more to pay than its block was long.
+        // It was charged since, or its debt lasts longer than its block.
         if entry.place.is_blocked() {
             self.unblock(slot);
         } else {
@@ -76,9 +76,9 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         Some(ExpiryStep::Requeued)
     }
 
-    /// Drops the key that is idle next, though it is active.
+    /// Drops the key that will be idle next, although it is active.
     fn evict(&mut self, need: RoomRequest) -> bool {
-        // If blocked keys take even the room for others, dropping one key isn't enough.
+        // If blocked keys occupy even the room for other keys, dropping one key isn't enough.
         if self.entries.used() > self.room_for(need) {
             return false;
         }
@@ -97,7 +97,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
 }
 
 impl<K, A: TableAlgorithm> Shard<K, A> {
-    /// Until when an entry is blocked: the origin if it isn't.
+    /// The end of an entry's block; the origin if it isn't blocked.
     pub(super) fn blocked_until(&self, entry: &KeyEntry<K, A>) -> Timestamp {
         if entry.place.is_blocked() {
             self.blocked_heap.due(entry.place.number())
@@ -106,7 +106,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// When the key in this slot is idle: not before the last of what is out of it is over.
+    /// The time at which the key in this slot is idle: not before its last hold expires.
     fn idle_at(&self, slot: u32) -> Option<Timestamp> {
         let entry = self.entries.get(slot)?;
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
@@ -115,7 +115,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         Some(held.map_or(idle, |last| last.max(idle)))
     }
 
-    /// Puts an entry that may be idle earlier than it was where it belongs.
+    /// Updates the heap position of an entry that may be idle earlier than before.
     pub(super) fn update_heap_position(&mut self, slot: u32) {
         if let Some(place) = self.heap_position(slot)
             && !place.is_blocked()
@@ -127,7 +127,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// Blocks an entry until then, or longer if it was.
+    /// Blocks an entry until then; an existing longer block stays.
     pub(super) fn block_until(&mut self, slot: u32, until: Timestamp) {
         let Some(place) = self.heap_position(slot) else {
             return;
@@ -141,7 +141,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// Puts an entry whose block is over among the others.
+    /// Moves an entry with an expired block to the heap of the other entries.
     pub(super) fn unblock(&mut self, slot: u32) {
         self.leave_heap(slot);
         self.enter_idle_heap(slot);
@@ -172,7 +172,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         self.entries.get(slot).map(|entry| entry.place)
     }
 
-    /// The heap of the blocked entries or of the others, and what notes where it puts them.
+    /// The heap of the blocked entries or of the others, and a callback that stores their new positions.
     fn heap(&mut self, is_guarded: bool) -> (&mut DueHeap, impl FnMut(u32, u32)) {
         let heap = if is_guarded {
             &mut self.blocked_heap

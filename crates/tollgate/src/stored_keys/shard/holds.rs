@@ -1,4 +1,4 @@
-//! What is held of a key until it is settled: kept beside its entry, because few keys have any.
+//! The holds of keys until they are settled: stored beside the entries, because few keys have any.
 
 use tollgate_core::{Booking, BookingError, Ledger, Timestamp};
 
@@ -8,7 +8,7 @@ use super::{KeyQuery, LimitSource, Lookup, NO_ENTRY, RoomRequest, Shard, ShardAn
 use crate::holds::{HoldId, OpenHolds};
 
 impl<K, A: TableAlgorithm> Shard<K, A> {
-    /// Keeps what is out of the key in this slot from draining.
+    /// Keeps the outstanding tokens of the key in this slot from draining.
     #[inline]
     pub(super) fn keep_outstanding(&mut self, slot: u32, now: Timestamp) {
         if !self.holds_by_slot.is_empty() {
@@ -16,7 +16,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// How many tokens of the key in this slot were taken and may still be spent.
+    /// The outstanding tokens of the key in this slot: taken, and perhaps unspent.
     #[inline]
     pub(super) fn outstanding(&self, slot: u32) -> u64 {
         if self.holds_by_slot.is_empty() {
@@ -27,7 +27,8 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
             .map_or(0, OpenHolds::held_tokens)
     }
 
-    /// Looks at a key of which something is out, and restores it afterwards: the look may be at a later time.
+    /// Runs a peek on a key with outstanding tokens, and restores the key afterwards, because the peek may be at a
+    /// later time.
     #[cold]
     pub(super) fn peek_ahead<T>(&mut self, slot: u32, look: impl FnOnce(&mut Self) -> T) -> T {
         let held = self.holds_by_slot.get(&slot).cloned();
@@ -49,7 +50,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         });
     }
 
-    /// Changes what is out of the key in this slot, if anything is, with its state and limit.
+    /// Changes the holds of the key in this slot, if it has any, with its state and limit.
     pub(super) fn change_holds(
         &mut self,
         slot: u32,
@@ -66,8 +67,8 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// Takes an estimate, and keeps track of it until then: not if it was refused, or if the key has no entry,
-    /// because it isn't limited.
+    /// Takes an estimate, and records it until then. A denied estimate isn't recorded, and neither is one of a key
+    /// without an entry, because such a key isn't limited.
     pub(in super::super) fn hold(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
@@ -79,7 +80,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         until: Timestamp,
     ) -> (ShardAnswer<Result<Booking, BookingError>>, Option<HoldId>) {
         let answer = self.apply(ask, under, act, need);
-        // Under the same lock, so that nothing drains between. What isn't counted isn't out.
+        // Under the same lock, so that nothing drains in between. Uncounted tokens can't be outstanding.
         let id = match &answer {
             ShardAnswer::Applied(Ok(booked), birth) if *birth != NO_ENTRY && act.cost > 0 => {
                 self.find(ask).map(|slot| {
@@ -94,7 +95,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         (answer, id)
     }
 
-    /// Prolongs a hold; nothing if it is over, or the key was dropped.
+    /// Extends a hold; does nothing if it has expired, or the key was dropped.
     pub(in super::super) fn prolong_hold(&mut self, slot: u32, id: &mut HoldId, until: Timestamp) {
         let holds = self.holds_by_slot.get_mut(&slot);
         if let Some(new) = holds.and_then(|holds| holds.extend(*id, until)) {
@@ -103,7 +104,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         self.update_heap_position(slot);
     }
 
-    /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
+    /// Ends a hold of which `spent` tokens were spent; does nothing if it has expired, or the key was dropped.
     pub(in super::super) fn settle_hold(
         &mut self,
         slot: u32,

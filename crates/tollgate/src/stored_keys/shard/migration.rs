@@ -1,6 +1,6 @@
-//! Carrying keys over to another limit: to a changed rate, each as it is met and a few more with every call; and to the limit
-//! that a request asks at. What a key owes stays owed. Its state is moved to the limit of a request if that lets the request pass,
-//! or if that refuses it but is faster.
+//! Moves keys to another limit. To a changed rate, each key moves when it is used, and every call moves a few more. To
+//! the limit of a request, a key moves if that lets the request pass, or if it denies the request but is faster. Debt
+//! stays.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::super::state_request::{StateAnswer, StateRequest};
 use super::super::table_algorithm::TableAlgorithm;
 use super::{LimitSource, NO_ENTRY, Shard, ShardAnswer, next_birth};
 
-/// How many keys each call carries over to a new rate, besides its own.
+/// How many keys each call moves to a new rate, besides its own key.
 const MIGRATED_PER_CALL: usize = 2;
-/// How many limits are kept for keys that are behind.
+/// How many old limits are kept for keys that have not moved yet.
 pub(super) const MAX_PENDING_CHANGES: usize = 16;
 
 impl<K, A: TableAlgorithm> Shard<K, A> {
-    /// Changes the limiter's own rate. Keys are carried over later, as of this time. A rate that counts nothing
-    /// leaves them as they are, for the next rate that counts.
+    /// Changes the limiter's own rate. Keys move later, as of this time. A rate that counts nothing leaves them
+    /// unchanged for the next rate that counts.
     pub(in super::super) fn change(&mut self, at: Timestamp, limit: A) {
         if !limit.is_counting() {
             self.non_counting_limit = Some(limit);
@@ -28,7 +28,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         self.non_counting_limit = None;
         self.follow_clock(at);
         self.latest_time.advance_to(at);
-        // If the clock is a little behind the latest time, what it went back isn't something that was spent.
+        // At the latest time, if the clock is a little behind that: the step isn't spent tokens.
         let at = self.latest_time.at().max(at);
         self.latest_time.extend_reach(&limit);
         if self.pending_changes.len() == MAX_PENDING_CHANGES {
@@ -44,7 +44,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         self.migrated_slots = 0;
     }
 
-    /// Carries a few keys over to the limit in force, so that none stays behind for ever.
+    /// Moves a few keys to the limit in force, so that no key stays behind forever.
     #[inline]
     pub(super) fn migrate_some(&mut self) {
         if !self.pending_changes.is_empty() {
@@ -52,7 +52,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// Carries all keys over to the limit in force.
+    /// Moves all keys to the limit in force.
     pub(super) fn migrate_all(&mut self) {
         if self.pending_changes.is_empty() {
             return;
@@ -75,7 +75,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// Carries one key over to the limit in force, as of the times of the changes.
+    /// Moves one key to the limit in force, as of the times of the changes.
     #[inline]
     pub(super) fn migrate_entry(&mut self, slot: u32) {
         if let Some(entry) = self.entries.get(slot)
@@ -103,7 +103,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
             .saturating_sub(behind.saturating_add(1));
         let from = self.pending_changes.iter().skip(known);
         for ((_, old), (at, new)) in from.clone().zip(from.skip(1)) {
-            // Holds that were over by then were spent at the old rate.
+            // Holds that had expired by then were spent at the old rate.
             if let Some(holds) = self.holds_by_slot.get_mut(&slot) {
                 holds.expire_until(&mut entry.ledger, old, *at);
             }
@@ -112,15 +112,15 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
                 entry.ledger.cap_late_bookings(new, *at);
             }
         }
-        // Bookings from before were promised at another rate, and others may have been told to act before them
-        // since.
+        // Earlier bookings were made at another rate, and others may have been promised earlier times since. A new
+        // birth makes their tickets invalid.
         entry.birth = next_birth(&mut self.last_birth);
         self.update_heap_position(slot);
     }
 }
 
 impl<K, A: TableAlgorithm> Shard<K, A> {
-    /// Puts a question to the state of the key in this slot, which is there, at another limit.
+    /// Runs a request on the state of the existing key in this slot, at another limit.
     #[cold]
     pub(super) fn apply_at_other_limit<T: StateAnswer>(
         &mut self,
@@ -133,7 +133,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         let LimitChange { tier, is_given } = change;
         let (own, in_force) = (self.limit, *self.limit_in_force());
         let Some(entry) = self.entries.get_mut(slot) else {
-            // The caller has just found it.
+            // The caller has just found the entry, so this can't happen.
             let mut fresh = Ledger::default();
             return ShardAnswer::Applied((act.apply)(&mut fresh, &in_force, now, 0), NO_ENTRY);
         };
@@ -143,14 +143,14 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         let mut birth = entry.birth;
         if old != new {
             if !new.is_counting() {
-                // A limit that counts nothing doesn't touch what another has counted.
+                // A limit that counts nothing leaves the count of another limit unchanged.
                 return ShardAnswer::Applied((act.apply)(&mut ledger, &new, now, 0), NO_ENTRY);
             }
             migrate_ledger(&mut ledger, &old, &new, now);
             ledger.forget_bookings(&new, now);
-            // What was booked before was booked at another price.
+            // Earlier bookings were made at another price, so a new birth makes their tickets invalid.
             birth = next_birth(&mut self.last_birth);
-            // What is out is owed at the new price too.
+            // Outstanding tokens are owed at the new price, too.
             ledger.keep_outstanding(&new, now, out);
         }
         let answer = (act.apply)(&mut ledger, &new, now, out);
@@ -182,19 +182,19 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
     }
 }
 
-/// What happened to the clock that states count by.
+/// The change of the clock by which states count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClockShift {
-    /// It was set back: what was charged while it was ahead keeps what it had left.
+    /// It was set back: charges made while it was ahead keep their remaining time.
     SetBack,
     /// States count from another anchor.
     Anchor,
 }
 
-/// Carrying all keys of a shard over to another time at once, which is seldom.
+/// Moving all keys of a shard to another time in one step, which is rare.
 impl<K, A: TableAlgorithm> Shard<K, A> {
-    /// If the clock was set back to this time, moves all keys back with it, so that none is refused until the
-    /// clock has caught up. The time by which dropped keys were idle no longer matters then.
+    /// If the clock was set back to this time, moves all keys back with it, so that none is denied until the clock has
+    /// caught up. The high-water time of dropped keys is reset then.
     #[inline]
     pub(super) fn follow_clock(&mut self, now: Timestamp) {
         if let Some(from) = self.latest_time.detect_set_back(now) {
@@ -203,7 +203,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
         }
     }
 
-    /// Counts from another anchor: every key keeps what it has left.
+    /// Counts from another anchor. Every key keeps its remaining time.
     pub(in super::super) fn move_to_clock(&mut self, from: Timestamp, to: Timestamp) {
         self.follow_clock(from);
         self.shift(from, to, ClockShift::Anchor);
@@ -213,7 +213,7 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
 
     #[cold]
     fn shift(&mut self, from: Timestamp, to: Timestamp, shift: ClockShift) {
-        // Changes count from times of the clock as it was.
+        // Pending changes have times of the old clock, so they are applied first.
         self.migrate_all();
         for slot in 0..self.entries.slots() {
             self.change_holds(slot, |holds, ledger, limit| {
@@ -233,9 +233,9 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
             }
             let until = self.blocked_heap.due(entry.place.number());
             if shift == ClockShift::SetBack && until - to <= self.latest_time.max_lookahead() {
-                // The block may be from before the clock ran ahead.
+                // The block may have been made before the clock ran ahead, so it stays.
             } else if until > from {
-                // It lasts as long as it had left.
+                // The block keeps its remaining time.
                 self.leave_heap(slot);
                 self.enter_heap(slot, until.shifted(from, to), true);
             } else {
@@ -245,14 +245,15 @@ impl<K, A: TableAlgorithm> Shard<K, A> {
     }
 }
 
-/// The limit that a key changes to by a call: its tier, or none for the limiter's own rate, and where that comes from.
+/// The limit that a call moves a key to: a tier, or `None` for the limiter's own rate; and whether it came with the
+/// call.
 pub(super) struct LimitChange<A> {
     pub(super) tier: Option<Arc<A>>,
     pub(super) is_given: bool,
 }
 
 impl<A> LimitChange<A> {
-    /// To the limiter's own rate.
+    /// A change to the limiter's own rate.
     pub(super) const OWN: Self = Self::own(None);
 
     const fn own(tier: Option<Arc<A>>) -> Self {
@@ -261,8 +262,8 @@ impl<A> LimitChange<A> {
     }
 }
 
-/// What a key changes to by a call; nothing if it stays. An idle key must
-/// answer as one never seen, whether it was dropped or not, so its tier is asked for again.
+/// The limit that a call moves a key to; `None` if the key stays. An idle key must behave as one never seen, whether it
+/// was dropped or not, so its tier is selected again.
 #[inline]
 pub(super) fn limit_change<K, A: TableAlgorithm>(
     entry: &KeyEntry<K, A>,
@@ -299,8 +300,8 @@ pub(super) fn limit_change<K, A: TableAlgorithm>(
     }
 }
 
-/// What a refusal at a rate that isn't faster is told. Nothing is stored, so the debt goes on to drain at the rate that
-/// it is counted by.
+/// The decision for a denial at a rate that isn't faster. Nothing is stored, so the debt keeps draining at the rate by
+/// which it counts.
 fn decision_under_old_limit<A: TableAlgorithm>(
     ledger: &Ledger<A>,
     old: &A,
@@ -317,8 +318,7 @@ fn decision_under_old_limit<A: TableAlgorithm>(
     told
 }
 
-/// Carries a state over to another limit; one that is idle is as one never seen, whether it was
-/// dropped or not.
+/// Moves a state to another limit. An idle state becomes one never seen, whether it was dropped or not.
 pub(super) fn migrate_ledger<A: TableAlgorithm>(
     ledger: &mut Ledger<A>,
     old: &A,
