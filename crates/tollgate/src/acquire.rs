@@ -1,4 +1,5 @@
-//! Waiting: a place in the limit's line, so first come is first served, and whoever leaves frees its place.
+//! Waiting for tokens: a position in the limit's queue. First in, first out; dropping a wait leaves the
+//! queue.
 
 use std::time::Duration;
 
@@ -20,13 +21,14 @@ mod jitter;
 #[cfg(not(any(loom, shuttle)))]
 pub use future::AcquireFuture;
 
-/// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
+/// A wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking). The result is how long
+/// it took.
 ///
-/// It takes its place in line when the wait starts, so waiters pass in the order in which they came, no check
-/// passes them, a late wake-up loses no rate, and a deadline that can't be met fails at once. A waiter is
-/// charged only when its turn comes, so dropping the future frees its place at once and everybody behind it
-/// moves up. (Except a [`Reservation`](crate::Reservation) made behind waiters: it was promised a time, and
-/// keeps that.) The result is how long it took.
+/// It joins the queue when the wait starts. Waiters pass in the order in which they came, no check
+/// overtakes them, a late wake-up loses no rate, and a deadline that can't be met fails immediately. A
+/// waiter is charged only when it reaches the head of the queue. So dropping the future leaves the
+/// queue, and every waiter behind it moves up. (Except a [`Reservation`](crate::Reservation) that was
+/// made behind waiters: it was promised a time, and keeps it.)
 ///
 /// ```
 /// use std::future::IntoFuture;
@@ -47,19 +49,18 @@ pub use future::AcquireFuture;
 /// ```
 ///
 /// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
-/// timer, which ticks once a millisecond: a task that paces itself
-/// at burst 1 passes once or twice a tick, 1,000 to 2,000 times a second (1,755 measured), whatever
-/// the rate. A burst that covers a few milliseconds (100 at 20,000/s) makes up for late wake-ups
-/// and delivers the whole rate.
+/// timer, which ticks once a millisecond. A task that paces itself at burst 1 passes once or twice a
+/// tick, 1,000 to 2,000 times a second (1,755 measured), whatever the rate. A burst that covers a few
+/// milliseconds (100 at 20,000/s) makes up for late wake-ups and delivers the whole rate.
 ///
-/// Elsewhere one thread of this crate wakes those whose time has come. What counts is the limiter's
-/// clock: a test moves a [`clock::Manual`](crate::clock::Manual) by hand, or pauses tokio's time and
+/// Outside tokio, one thread of this crate wakes the waiters when they are due. The limiter's clock
+/// decides: a test moves a [`clock::Manual`](crate::clock::Manual) by hand, or pauses tokio's time and
 /// uses `clock::Tokio`.
 ///
 /// # Panics
-/// Awaiting it while tokio's time is paused, if it has to wait on a clock that goes on; in a tokio runtime
-/// without timers, where tokio says to call `enable_time` (the only way to find out whether a runtime has
-/// timers is to ask for one).
+/// In a tokio runtime without timers; tokio's message says to call `enable_time`. (The only way to find
+/// out whether a runtime has timers is to create one.) Also if tokio's time is paused while it has to
+/// wait on a clock that isn't.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -79,8 +80,8 @@ pub use future::AcquireFuture;
 /// # fn main() {}
 /// ```
 ///
-/// It becomes a future when it is awaited, so `tokio::spawn(limiter.acquire())` doesn't compile ("is not a future"). Spawn a task that awaits it,
-/// and that has the limiter in an [`Arc`](std::sync::Arc):
+/// It becomes a future when it is awaited, so `tokio::spawn(limiter.acquire())` doesn't compile ("is
+/// not a future"). Spawn a task that owns the limiter in an [`Arc`](std::sync::Arc) and awaits there:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -106,7 +107,7 @@ pub struct Acquire<H: LimitHandle> {
     jitter: Duration,
 }
 
-/// Where a wait stands after it was started.
+/// The state of a wait after its start.
 enum AcquireStart<H: LimitHandle> {
     Passed(ChargeTicket),
     Waiting(QueuedWaiter<H>),
@@ -131,7 +132,7 @@ impl<H: LimitHandle> Acquire<H> {
         self.cost
     }
 
-    /// The same at another place, in whose line it is the same.
+    /// The same wait through another handle of the same limit.
     pub(crate) fn map_limit(self, change: impl FnOnce(H) -> H) -> Self {
         Self {
             home: change(self.home),
@@ -139,22 +140,23 @@ impl<H: LimitHandle> Acquire<H> {
         }
     }
 
-    /// Fails at once if it would take longer than this.
+    /// Fails immediately if the wait would take longer than this.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.patience = WaitLimit::Timeout(timeout);
         self
     }
 
-    /// Fails at once if it can't pass by this time on the limiter's clock, and also if that time
-    /// is over, even when tokens are there. If the clock is set back by more than a minute while it waits, this
-    /// moves with it: nobody waits for longer than was asked.
+    /// Fails immediately if the request can't pass by this time on the limiter's clock, and also if
+    /// that time has passed already, even if tokens are available. If the clock is set back by more
+    /// than a minute during the wait, the deadline moves with it, so that no wait takes longer than
+    /// requested.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
         self.patience = WaitLimit::Deadline(deadline);
         self
     }
 
-    /// Adds a random delay of up to `most` after its turn, so that waiters who would
-    /// pass together spread out. It may overrun a deadline by as much.
+    /// Adds a random delay of up to `most` after the tokens are granted, so that waiters with the same
+    /// due time spread out. The delay may overrun a deadline.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self
@@ -169,7 +171,8 @@ impl<H: LimitHandle> Acquire<H> {
     /// Blocks the thread until the tokens may be used; returns how long that took.
     ///
     /// # Errors
-    /// [`RateDenied`] at once, if it can never pass, not in time, or too many are waiting.
+    /// [`RateDenied`] immediately if it can never pass or can't pass before the deadline, or if the
+    /// queue is full.
     pub fn wait_blocking(self) -> Result<Duration, RateDenied> {
         let arrived = self.arrival_time();
         match self.start(arrived)? {
@@ -185,7 +188,7 @@ impl<H: LimitHandle> Acquire<H> {
         }
     }
 
-    /// As [`wait_blocking`](Self::wait_blocking), but gives up after looking this many times, as a dropped
+    /// As [`wait_blocking`](Self::wait_blocking), but gives up after this many polls, as a dropped
     /// future would. For the model checker.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
@@ -204,13 +207,13 @@ impl<H: LimitHandle> Acquire<H> {
         self.arrived_at.unwrap_or_else(|| self.home.limit().now())
     }
 
-    /// Passes at once, takes a place in line, or says why it can do neither.
+    /// Passes immediately, joins the queue, or returns why it can do neither.
     fn start(&self, now: Timestamp) -> Result<AcquireStart<H>, RateDenied> {
         let (limit, deadline) = (self.home.limit(), self.patience.deadline(now));
         if deadline.is_some_and(|deadline| deadline < now) {
             return Err(RateDenied::DeadlineExceeded(limit.peek_in_order(now, 0)));
         }
-        // Most callers pass at once, and those never count as waiting.
+        // Most callers pass immediately; these never count as waiting.
         let refused = match limit.book_in_order(now, self.cost, Duration::ZERO) {
             Ok(ticket) => return Ok(AcquireStart::Passed(ticket)),
             Err(RateDenied::DeadlineExceeded(decision))
@@ -236,7 +239,7 @@ impl<H: LimitHandle> Acquire<H> {
     }
 }
 
-/// When a waiter whose turn came at this time continues.
+/// The time when a waiter that was due at this time continues.
 fn add_jitter(at: Timestamp, jitter: Duration) -> Timestamp {
     at + jitter::random_up_to(jitter)
 }

@@ -19,15 +19,15 @@ mod tests;
 pub use builder::{Builder, Settings};
 use fair_queueing::{ClientClaim, FairQueueing, MAX_WEIGHT};
 
-/// One limit shared fairly by the clients that wait for it.
+/// One limit that its waiting clients share fairly.
 ///
-/// A [`Limiter`](crate::Limiter) serves whoever comes first, so a loud client takes nearly all of it. Here each
-/// client has a line of its own, and the lines are served in turn by weight: under contention every client gets
-/// what it asks for up to its fair share, and what the quiet ones leave is shared by the others. A client with
-/// nothing in line collects no credit and takes no memory.
+/// A [`Limiter`](crate::Limiter) serves whichever request comes first, so a noisy client takes nearly
+/// all of it. Here each client has a queue of its own, and the queues are served in turn by weight.
+/// Under contention every client gets what it requests up to its fair share, and the others share what
+/// a quiet client leaves unused. A client with an empty queue collects no credit and takes no memory.
 ///
-/// A client is anything that can be hashed, and known by its fingerprint: two of n clients in line
-/// share a turn with probability n² / 2⁶⁵. Its weight is 1 unless the call says otherwise.
+/// A client is anything that can be hashed, and is known by its fingerprint: two of n queued clients
+/// share a queue with probability n² / 2⁶⁵. Its weight is 1 unless the call sets another.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -70,7 +70,7 @@ pub struct FairLimiter<C: Clock = Monotonic> {
 }
 
 impl FairLimiter {
-    /// A limit that starts full, on the default clock.
+    /// A limit that starts with a full burst, on the default clock.
     ///
     /// # Panics
     /// If GCRA can't represent the rate; [`builder`](Self::builder) returns the error instead.
@@ -81,16 +81,16 @@ impl FairLimiter {
         }
     }
 
-    /// Chooses bounds, shedding and the clock.
+    /// A builder for bounds, shedding and the clock.
     pub fn builder(rate: Rate) -> Builder {
         Builder::new(rate)
     }
 }
 
 impl<C: Clock> FairLimiter<C> {
-    /// Whether one request passes now: a token is there, and nobody in line has a better claim.
+    /// Whether one request passes now: a token is available, and no waiter has precedence.
     ///
-    /// Fairness is among those who wait: clients that only ever use this are served as they come.
+    /// Only waiters share fairly. Clients that never wait are served in the order in which they come.
     ///
     /// ```
     /// use tollgate::{FairLimiter, Rate, clock::Manual};
@@ -110,13 +110,13 @@ impl<C: Clock> FairLimiter<C> {
         self.queue.allow(&self.client_claim(client), cost)
     }
 
-    /// Decides one request as [`allow`](Self::allow) does, and says how long it would have to wait.
+    /// Decides one request as [`allow`](Self::allow) does, and returns how long it would have to wait.
     pub fn check<K: Hash + ?Sized>(&self, client: &K) -> Decision {
         self.check_n(client, 1)
     }
 
-    /// Decides a request of this cost. When it is denied, `retry_after` is when it would pass at the
-    /// latest if it stood in line now and nobody came after it; that looks at every client in line.
+    /// Decides a request of this cost. When it is denied, `retry_after` is the longest wait if it
+    /// joined the queue now and no further request came. Computing that visits every queued client.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,12 +131,12 @@ impl<C: Clock> FairLimiter<C> {
         self.queue.check(&self.client_claim(client), cost)
     }
 
-    /// Waits for one token, in the client's line.
+    /// Waits for one token in the client's queue.
     pub fn acquire<K: Hash + ?Sized>(&self, client: &K) -> QueuedAcquire<'_, FairQueueing, C> {
         self.acquire_n(client, 1)
     }
 
-    /// Waits for this many tokens, in the client's line.
+    /// Waits for this many tokens in the client's queue.
     ///
     /// ```
     /// use std::time::Duration;
@@ -159,29 +159,29 @@ impl<C: Clock> FairLimiter<C> {
         QueuedAcquire::new(&self.queue, self.client_claim(client), cost)
     }
 
-    /// How many are in line.
+    /// The number of waiters.
     pub fn waiters(&self) -> usize {
         self.queue.read(|queue| queue.waiting())
     }
 
-    /// How many of this client's requests are in line.
+    /// The number of this client's waiters.
     pub fn waiters_of<K: Hash + ?Sized>(&self, client: &K) -> usize {
         let client = self.hasher.fingerprint(client);
         self.queue
             .read(|queue| queue.waiting_of(queue.discipline().client_slot(client)))
     }
 
-    /// How many clients have something in line: only those take memory.
+    /// The number of clients with waiters; only these take memory.
     pub fn clients(&self) -> usize {
         self.queue.read(|queue| queue.discipline().clients())
     }
 
-    /// The rate that is shared.
+    /// The shared rate.
     pub fn rate(&self) -> Rate {
         self.queue.read(|queue| queue.discipline().limit().rate())
     }
 
-    /// The clock that it reads.
+    /// The limiter's clock.
     pub const fn clock(&self) -> &C {
         self.queue.clock()
     }
@@ -195,9 +195,8 @@ impl<C: Clock> FairLimiter<C> {
 }
 
 impl<C: Clock> QueuedAcquire<'_, FairQueueing, C> {
-    /// The client's weight from this request on, for all that it has in line: a client of weight 3
-    /// gets three times what one of weight 1 gets when both want more. It is 1 to 65,536; other
-    /// numbers are brought to the nearer of these.
+    /// Sets the client's weight from this request on, for all its waiters. A client of weight 3 gets
+    /// three times as much as one of weight 1 when both want more. Weights are clamped to 1 to 65,536.
     pub fn weight(mut self, weight: u32) -> Self {
         self.client.weight = weight.clamp(1, MAX_WEIGHT);
         self

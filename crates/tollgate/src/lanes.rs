@@ -1,4 +1,4 @@
-//! `Lanes`: one rate in priority lanes, each with a guaranteed share, the rest lent.
+//! `Lanes`: one rate in priority lanes, each with a guaranteed share; the rest is lent.
 
 use std::fmt;
 
@@ -17,13 +17,13 @@ use lane_shares::LaneShares;
 
 /// One rate in priority lanes.
 ///
-/// Each lane is guaranteed its share, whatever the others do: within it a request always passes.
-/// What lanes leave unused is lent to those that want more, the highest first: while somebody waits in
-/// a lane, no lower lane borrows. All lanes together keep to the rate and its burst. The lane that was
+/// Each lane has a guaranteed share: within it a request always passes, whatever the other lanes do.
+/// What lanes leave unused is lent to those that want more, the highest first: while a lane has
+/// waiters, no lower lane borrows. All lanes together keep to the rate and its burst. The lane that was
 /// added first is the highest. A cost above its lane's part of the burst never passes.
 ///
-/// Requests are decided now ([`allow`](Lane::allow), [`check`](Lane::check)) or wait their turn
-/// ([`acquire`](Lane::acquire)), first come first served within a lane.
+/// Requests are decided immediately ([`allow`](Lane::allow), [`check`](Lane::check)) or wait
+/// ([`acquire`](Lane::acquire)), first in, first out within a lane.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +57,7 @@ pub struct Lanes<C: Clock = Monotonic> {
     queue: SharedWaitQueue<LaneShares, C>,
 }
 
-/// One lane of [`Lanes`], with the verbs of a limiter; made by [`Lanes::lane`].
+/// One lane of [`Lanes`], with the methods of a limiter; made by [`Lanes::lane`].
 ///
 /// ```
 /// use tollgate::{Lanes, Rate, clock::Manual};
@@ -75,14 +75,14 @@ pub struct Lane<'a, C: Clock = Monotonic> {
 }
 
 impl Lanes {
-    /// Starts without a lane; add them highest first.
+    /// A builder without lanes; add them highest first.
     pub const fn builder(rate: Rate) -> Builder {
         Builder::new(rate)
     }
 }
 
 impl<C: Clock> Lanes<C> {
-    /// The lane of this name, if there is one.
+    /// The lane of this name, if it exists.
     pub fn lane(&self, name: &str) -> Option<Lane<'_, C>> {
         let number = self.names.iter().position(|known| known == name)?;
         self.lane_at(number)
@@ -93,12 +93,12 @@ impl<C: Clock> Lanes<C> {
         (0..self.names.len()).filter_map(|number| self.lane_at(number))
     }
 
-    /// How many wait in all lanes.
+    /// The number of waiters in all lanes.
     pub fn waiters(&self) -> usize {
         self.queue.read(|queue| queue.waiting())
     }
 
-    /// The clock that they read.
+    /// The clock of all lanes.
     pub const fn clock(&self) -> &C {
         self.queue.clock()
     }
@@ -113,13 +113,13 @@ impl<C: Clock> Lanes<C> {
 }
 
 impl<'a, C: Clock> Lane<'a, C> {
-    /// What it is called.
+    /// The lane's name.
     pub fn name(&self) -> &'a str {
         let number = usize::try_from(self.number).unwrap_or(usize::MAX);
         &self.lanes.names[number]
     }
 
-    /// What it is guaranteed.
+    /// The lane's guaranteed rate.
     ///
     /// ```
     /// use tollgate::{Lanes, Rate};
@@ -154,17 +154,18 @@ impl<'a, C: Clock> Lane<'a, C> {
     }
 
     /// Decides a request of this cost. `retry_after` is this lane's, by its share or by what others
-    /// leave if nobody else comes; limit, remaining and `reset_after` are those of all lanes together.
+    /// leave unused if no further request comes; limit, remaining and `reset_after` are those of all
+    /// lanes together.
     pub fn check_n(&self, cost: u64) -> Decision {
         self.lanes.queue.check(&self.number, cost)
     }
 
-    /// Waits for one token, behind those who wait in this lane.
+    /// Waits for one token in this lane's queue.
     pub fn acquire(&self) -> QueuedAcquire<'a, LaneShares, C> {
         self.acquire_n(1)
     }
 
-    /// Waits for this many tokens, behind those who wait in this lane.
+    /// Waits for this many tokens in this lane's queue.
     ///
     /// ```
     /// use std::time::Duration;
@@ -184,7 +185,7 @@ impl<'a, C: Clock> Lane<'a, C> {
         QueuedAcquire::new(&self.lanes.queue, self.number, cost)
     }
 
-    /// How many wait in this lane.
+    /// The number of waiters in this lane.
     pub fn waiters(&self) -> usize {
         let number = self.number;
         self.lanes

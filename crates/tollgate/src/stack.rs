@@ -1,8 +1,8 @@
-//! `CompositeLimiter`: one request meets many limits, and passes all of them or charges none.
+//! `CompositeLimiter`: several limits for one request, which is charged to all of them or to none.
 
 use tollgate_core::{Decision, Timestamp};
 
-// Not loom's: no decision reads a count.
+// Not loom's atomics: no decision reads this count, so its ordering needs no model.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 mod decision;
@@ -24,20 +24,20 @@ use decision::MostRestrictive;
 use level::LimitScope;
 use limit::{ClockReading, LevelCharge};
 
-/// Many limits, passed by a request all together or not at all.
+/// Several limits for one request, which is charged to all of them or to none.
 ///
-/// A request names the [`Limit`]s that it meets, from the narrowest (its user) to the broadest (the
-/// whole service), and slots of a [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) last. It is
-/// decided in two passes:
+/// A request lists its [`Limit`]s from the narrowest (its user) to the broadest (the whole service),
+/// with permits of a [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) last. The decision has two
+/// phases:
 ///
-/// 1. Every limit is looked at in that order, and nothing is written. So a refusal costs nobody
-///    anything: a loud tenant can't keep charging the limit that all share.
-/// 2. All are charged, keys first and what is shared last. If another request took the last token
-///    between the two passes, what was charged so far is given back, as far as nothing was built on
-///    it, and the request is refused; [`lost_races`](Self::lost_races) counts those.
+/// 1. Peek at each limit in that order. Nothing is written, so a denied request costs nothing: a noisy
+///    tenant can't use up the limit that all tenants share.
+/// 2. Charge all limits, those of a key first and shared ones last. If another request took the last
+///    token between the two phases, the charges so far are refunded, as far as no later decision relies
+///    on them, and the request is denied; [`lost_races`](Self::lost_races) counts these.
 ///
-/// Clocks are read once for all levels on the same clock. No lock is held from one level to the
-/// next, so stacks over the same limits in any order can't block each other.
+/// Each clock is read once per request. No lock is held from one limit to the next, so requests that
+/// list the same limits in different orders can't deadlock.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -70,12 +70,12 @@ pub struct CompositeLimiter {
 }
 
 impl CompositeLimiter {
-    /// A stack that has decided nothing so far.
+    /// A composite limiter that has decided nothing so far.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Charges all levels, or none: stops at the first refusal. What comes back holds the slots of
+    /// Charges all limits or none; stops at the first denial. The result holds the permits of
     /// concurrency limits until it is dropped.
     ///
     /// ```
@@ -100,10 +100,10 @@ impl CompositeLimiter {
         self.charge_all(levels, &mut seen).ok()
     }
 
-    /// Charges all levels, or none, and tells all about it: the limit that refused, the largest
-    /// `retry_after` of all, or what is left of the tightest.
+    /// Charges all limits or none, and reports the details: when denied, the limit with the longest
+    /// `retry_after`; when allowed, the remaining tokens of the most restrictive limit.
     pub fn check<'a>(&self, levels: &[Limit<'a>]) -> CompositeDecision<'a> {
-        // All at once, so that the waits for memory overlap.
+        // Start all loads before the first is needed, so that cache misses overlap.
         for level in levels {
             level.limit.prefetch();
         }
@@ -124,7 +124,7 @@ impl CompositeLimiter {
         }
     }
 
-    /// What every level would say, without charging any.
+    /// What every limit would decide, without charging any.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
@@ -145,13 +145,13 @@ impl CompositeLimiter {
         }
     }
 
-    /// How many requests were refused although every limit had room for them when it was looked at,
-    /// because another request came between.
+    /// The number of requests that were denied although the peek found room in every limit, because
+    /// another request was charged in between.
     pub fn lost_races(&self) -> u64 {
         self.lost_races.load(Ordering::Relaxed)
     }
 
-    /// The refusal with the longest wait, unless everything fits by now.
+    /// The denial with the longest wait; none if everything fits by now.
     #[cold]
     fn most_restrictive_denial<'a>(
         levels: &[Limit<'a>],
@@ -163,8 +163,9 @@ impl CompositeLimiter {
         .denial()
     }
 
-    /// Charges levels as far as two words tell how to give them back, which is all of them in most
-    /// requests, and the rest by what each needs.
+    /// Charges limits on the fast path, with a refund record of two words each, as far as that goes: in
+    /// most requests, for all limits. The first limit that needs more, and all after it, take the slow
+    /// path.
     #[inline(never)]
     fn charge_all<'a>(
         &self,
@@ -231,10 +232,10 @@ impl CompositeLimiter {
     }
 }
 
-/// How many levels are charged by marks: most requests meet fewer.
+/// The most limits that are charged on the fast path; most requests have fewer.
 const MAX_FAST_CHARGES: usize = 8;
 
-/// Levels in the order in which they are charged, with their places.
+/// Limits with their indices, in the order in which they are charged.
 fn in_charging_order<'l, 'a>(
     levels: &'l [Limit<'a>],
 ) -> impl Iterator<Item = (usize, &'l Limit<'a>)> {
@@ -244,12 +245,12 @@ fn in_charging_order<'l, 'a>(
     })
 }
 
-/// How many levels are taken without asking for memory.
+/// The number of charges that are recorded without an allocation.
 const INLINE_CHARGES: usize = 8;
 
-/// Takes all levels but the first few in the order of charging; gives them back if one of
-/// those refuses. By a loop, as a request may have any number of levels; what was taken is kept, and
-/// given back, from the last to the first.
+/// Charges all limits but the first `skip` of the charging order, and refunds these charges if a limit
+/// denies. A loop, not a recursion, because a request may have any number of limits. Charges are kept
+/// or refunded from the last to the first.
 fn charge_in_order<'a>(
     levels: &[Limit<'a>],
     skip: usize,

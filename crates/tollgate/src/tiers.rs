@@ -1,4 +1,4 @@
-//! Tiers: what each sort of tenant may do, as data: rate, quota and concurrency together.
+//! Tiers: the rate, quota and concurrency of each plan, as data.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ mod parse;
 pub use builder::{Builder, Settings};
 pub use parse::AllowanceParseError;
 
-/// What a tier allows each of its tenants.
+/// The limits of each tenant of a tier.
 ///
 /// ```
 /// use tollgate::{Quota, Rate, tiers::TierLimits};
@@ -40,7 +40,7 @@ pub struct TierLimits {
 }
 
 impl TierLimits {
-    /// This rate, with no quota and any number at once.
+    /// This rate, without a quota or a concurrency limit.
     pub const fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -49,14 +49,14 @@ impl TierLimits {
         }
     }
 
-    /// And no more than this in a period.
+    /// Adds a quota.
     #[must_use]
     pub fn quota(mut self, quota: Quota) -> Self {
         self.quota = Some(quota);
         self
     }
 
-    /// And no more than this many at once.
+    /// Adds a concurrency limit.
     #[must_use]
     pub const fn concurrency(mut self, limit: u32) -> Self {
         self.concurrency = Some(limit);
@@ -77,7 +77,7 @@ impl fmt::Display for TierLimits {
     }
 }
 
-/// Why tiers could not be made or changed; nothing was changed.
+/// Why tiers could not be built or changed. After an error nothing is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TierError {
@@ -85,14 +85,14 @@ pub enum TierError {
     UnknownTier {
         /// The name.
         tier: String,
-        /// Those that there are.
+        /// The tiers that exist.
         known: Vec<String>,
     },
     /// The rate can't be represented.
     Rate(LimitError),
     /// Too many tenants are assigned to tiers.
     TooManyTenants {
-        /// How many may.
+        /// The most tenants that may be assigned.
         most: usize,
     },
 }
@@ -127,11 +127,11 @@ impl From<LimitError> for TierError {
     }
 }
 
-/// Tenants, their tiers, and the limits that follow: a request passes its tenant's rate, quota and
-/// concurrency together or none of them.
+/// Tenants, their tiers, and the limits of both. A request is charged to its tenant's rate, quota and
+/// concurrency limit together, or to none.
 ///
-/// A tenant without an assignment is in the default tier. Tiers, assignments and overrides change
-/// live: what a tenant has spent stays spent, and what is in flight stays valid.
+/// A tenant without an assignment is in the default tier. Tiers, assignments and overrides may change
+/// at any time: what a tenant has spent stays spent, and permits in flight stay valid.
 ///
 /// ```
 /// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits, stack::LimitKind};
@@ -163,7 +163,7 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
     capacity: usize,
 }
 
-/// Which limits are whose.
+/// The tiers, and the limits of each assigned tenant.
 #[derive(Debug)]
 struct TierDirectory {
     default: Arc<TierPlan>,
@@ -171,14 +171,14 @@ struct TierDirectory {
     tenants: HashMap<String, TenantLimits>,
 }
 
-/// Where a tenant's limits come from.
+/// The source of a tenant's limits: a tier or an override.
 #[derive(Debug)]
 enum TenantLimits {
     Tier(String),
     Own(Arc<TierPlan>),
 }
 
-/// An allowance, compiled.
+/// The limits of a tier or an override, with the compiled rate.
 #[derive(Debug)]
 struct TierPlan {
     name: String,
@@ -232,17 +232,18 @@ impl TierDirectory {
 }
 
 impl Tiers {
-    /// Starts with the name and the allowance of the tier of every tenant that is not assigned to another.
+    /// Begins with the name and the limits of the default tier, which has every tenant without an
+    /// assignment.
     ///
-    /// The capacity is how many tenants may be active at once, and how many may be assigned to a tier or have
-    /// limits of their own. Beyond it new tenants share one rate and one concurrency limit.
+    /// The capacity bounds both the number of active tenants and the number of tenants with an
+    /// assignment or an override. Beyond it, new tenants share one rate and one concurrency limit.
     pub fn builder(default: &str, allowance: TierLimits, capacity: usize) -> Builder {
         Builder::new(default, allowance, capacity)
     }
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// Whether one request of this tenant passes now; what comes back holds its slot.
+    /// Whether one request of this tenant is allowed now. The result holds its permit.
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&self, tenant: &str) -> Option<HeldPermits> {
         self.with_limits(tenant, 1, |levels| self.stack.allow(levels))
@@ -253,20 +254,21 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.check_n(tenant, 1)
     }
 
-    /// Decides a request of this tenant that costs its rate and its quota so much, and one slot.
+    /// Decides a request that costs the tenant's rate and quota this many tokens, and one permit.
     pub fn check_n(&self, tenant: &str, cost: u64) -> CompositeDecision<'static> {
         self.with_limits(tenant, cost, |levels| {
             self.stack.check(levels).named_by_kind()
         })
     }
 
-    /// Whether one request of this tenant would pass, without charging anything;
-    /// [`usage`](Self::usage) tells of each limit by itself.
+    /// Whether one request of this tenant would be allowed, without charging anything;
+    /// [`usage`](Self::usage) reports each limit separately.
     pub fn peek(&self, tenant: &str) -> CompositeDecision<'static> {
         self.with_limits(tenant, 1, |levels| self.stack.peek(levels).named_by_kind())
     }
 
-    /// The tenant's limits as levels, at this cost, to be met together with others.
+    /// Passes the tenant's limits at this cost to a function, which may check them together with
+    /// others.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, Tiers, tiers::TierLimits};
@@ -307,7 +309,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         }
     }
 
-    /// The tier that a tenant is in; its own name if it has an override.
+    /// The tier of a tenant; its own name if it has an override.
     pub fn tier_of(&self, tenant: &str) -> String {
         ignore_poison(self.directory.read())
             .plan(tenant)
@@ -315,7 +317,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
             .clone()
     }
 
-    /// What a tenant is allowed.
+    /// The limits of a tenant.
     pub fn allowance_of(&self, tenant: &str) -> TierLimits {
         ignore_poison(self.directory.read())
             .plan(tenant)
@@ -323,17 +325,17 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
             .clone()
     }
 
-    /// Puts a tenant into a tier, from its next request on.
+    /// Assigns a tenant to a tier, from its next request on.
     ///
     /// # Errors
-    /// If there is no such tier, or too many tenants are assigned.
+    /// If the tier doesn't exist, or too many tenants are assigned.
     pub fn assign(&self, tenant: &str, tier: &str) -> Result<(), TierError> {
         let mut directory = ignore_poison(self.directory.write());
         directory.check_tier(tier)?;
         directory.set_tenant(tenant, TenantLimits::Tier(tier.to_owned()), self.capacity)
     }
 
-    /// Gives a tenant limits of its own, whatever its tier.
+    /// Overrides the limits of one tenant, whatever its tier.
     ///
     /// # Errors
     /// If the rate can't be represented, or too many tenants are assigned.
@@ -356,12 +358,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         )
     }
 
-    /// Puts a tenant back into the default tier.
+    /// Returns a tenant to the default tier.
     pub fn unassign(&self, tenant: &str) {
         ignore_poison(self.directory.write()).tenants.remove(tenant);
     }
 
-    /// Changes what a tier allows, or adds a tier.
+    /// Changes the limits of a tier, or adds a tier.
     ///
     /// # Errors
     /// If the rate can't be represented.
@@ -375,7 +377,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         Ok(())
     }
 
-    /// The tenant's key, at the rate of its plan.
+    /// The tenant's key, at the rate of its tier.
     #[inline]
     fn rate_key(&self, tenant: &str, plan: &TierPlan) -> keyed::Key<'_, C> {
         self.rates.key(tenant).at_limit(&plan.rate)
@@ -386,20 +388,21 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// What tiers have counted, over all tenants.
+/// The counters of all tenants together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// By their rates.
+    /// Of the rates.
     pub rates: keyed::Stats,
-    /// By their quotas, and whether the file of those works.
+    /// Of the quotas, and whether their file works.
     pub quotas: quota::Stats,
-    /// By their concurrency limits.
+    /// Of the concurrency limits.
     pub concurrency: concurrency::Stats,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// Gives a tenant so much back, of its rate and of its quota, whatever it was charged for. A block stays.
+    /// Refunds this many tokens to a tenant's rate and quota, whatever they were charged for. A block
+    /// stays.
     ///
     /// ```
     /// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits};
@@ -418,10 +421,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.quotas.refund(tenant, cost);
     }
 
-    /// Takes tokens of a tenant's rate though no request asked for them, at most until none are left.
+    /// Takes tokens of a tenant's rate without a request, at most until none remain.
     ///
     /// # Errors
-    /// [`TableFull`] if the tenant is new and as many are active as may be.
+    /// [`TableFull`] if the tenant is new and the table of active tenants is full.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -436,10 +439,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.rate_key(tenant, &plan).penalize(tokens)
     }
 
-    /// Refuses a tenant everything for this long, as [`TargetedKey::block_for`] does.
+    /// Denies a tenant everything for this duration, as [`Key::block_for`] does.
     ///
     /// # Errors
-    /// [`TableFull`] if the tenant is new and as many are active as may be.
+    /// [`TableFull`] if the tenant is new and the table of active tenants is full.
     ///
     /// ```
     /// use std::time::Duration;
@@ -453,19 +456,19 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [`TargetedKey::block_for`]: crate::keyed::Key::block_for
+    /// [`Key::block_for`]: crate::keyed::Key::block_for
     pub fn block_for(&self, tenant: &str, duration: Duration) -> Result<(), TableFull> {
         self.rates.key(tenant).block_for(duration)
     }
 
-    /// Forgets what a tenant has spent of its rate and of its quota, and any block. What it has in flight stays
-    /// valid, and counts.
+    /// Clears what a tenant has spent of its rate and its quota, and any block. Permits in flight stay
+    /// valid, and count.
     pub fn reset(&self, tenant: &str) {
         self.rates.key(tenant).reset();
         self.quotas.reset(tenant);
     }
 
-    /// Saves what quotas have counted, as [`QuotaLimiter::flush`](crate::QuotaLimiter::flush) does.
+    /// Saves the quotas' counts, as [`QuotaLimiter::flush`](crate::QuotaLimiter::flush) does.
     ///
     /// # Errors
     /// If the file can't be written; the next flush tries again.
@@ -473,7 +476,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.quotas.flush()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -492,39 +495,40 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// What a tenant has used of each limit that its tier has; made by [`Tiers::usage`].
+/// What a tenant has used of each limit of its tier; made by [`Tiers::usage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TenantUsage {
-    /// The tier that it is told by; the tenant's own name if it has an override.
+    /// The tier whose limits these are; the tenant's own name if it has an override.
     pub tier: String,
-    /// Tokens of the rate, of which the limit is the burst. A tenant that is blocked has used them all until the
-    /// block ends.
+    /// Tokens of the rate; its limit is the burst. A blocked tenant has used all tokens until the block
+    /// expires.
     pub rate: Usage,
-    /// Units of the quota; none if the tier has none.
+    /// Units of the quota; none if the tier has no quota.
     pub quota: Option<Usage>,
-    /// What is in flight; none if the tier allows any number at once.
+    /// Requests in flight; none if the tier has no concurrency limit.
     pub concurrency: Option<Usage>,
 }
 
-/// What is used of one limit.
+/// The usage of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// How much. It is above the limit if a quota or the number at once got smaller since; an unlimited one
-    /// counts nothing.
+    /// The used amount. It is above the limit if a quota or a concurrency limit was lowered since. For
+    /// an unlimited rate or quota, nothing is counted.
     pub used: u64,
-    /// Of how much; none if unlimited.
+    /// The limit; none if unlimited.
     pub limit: Option<u64>,
-    /// How long until nothing is used, if nobody uses more. None for what is in flight: nobody knows when that ends.
+    /// The time until nothing is used, if no further request comes. None for concurrency, because
+    /// nobody knows when a request ends.
     pub reset_after: Option<Duration>,
-    /// When that is by the clock on the wall, for quotas: the end of a calendar's period, though nothing was
-    /// used of it yet; of a rolling one, when nothing that was used counts any more.
+    /// The wall-clock time of the same moment, for quotas: the end of the calendar period, even if
+    /// nothing is used yet; for a rolling period, the time when nothing that was used counts any more.
     pub resets_at: Option<SystemTime>,
 }
 
 impl Usage {
-    /// What is left: none if unlimited.
+    /// The remaining amount; none if unlimited.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -540,11 +544,11 @@ impl Usage {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// What this tenant has used of each of its limits, of how much, and when that is over. Nothing is charged,
-    /// and a tenant that was never seen stays so: it is told what the default tier allows.
+    /// What this tenant has used of each of its limits, and when that resets. Nothing is charged, and
+    /// an unknown tenant isn't stored: it gets the limits of the default tier.
     ///
-    /// The limits are those that its next request will meet, so after a change of its tier it is told what it
-    /// has spent before by what the new one allows.
+    /// The limits are those of the tenant's next request. So after a change of its tier, earlier usage
+    /// is reported against the limits of the new tier.
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
@@ -621,7 +625,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// Quotas are counted by nanoseconds since the Unix epoch.
+/// Quotas count time in nanoseconds since the Unix epoch.
 fn wall_time(at: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(at.as_nanos())
 }
