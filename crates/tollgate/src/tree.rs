@@ -1,4 +1,4 @@
-//! `ClassTree`: classes that are each promised a rate, and lend each other what they leave idle.
+//! `ClassTree`: classes with a guaranteed rate each, which lend each other what they leave idle.
 
 use std::fmt;
 use std::hash::Hash;
@@ -33,12 +33,13 @@ use nodes::NodeTable;
 use path::PathEvaluation;
 use path_charge::PathCharge;
 
-/// A hierarchical token bucket: a tree of classes, each promised a rate, that share one root.
+/// A hierarchical token bucket: a tree of classes, each with a guaranteed rate, that share one root.
 ///
-/// A request is charged to a leaf and to every class above it, all or none, under one lock.
-/// Each class has a [`rate`](Class::new), which it is promised, and may have a
-/// [`ceil`](Class::ceiling), which it may reach by borrowing from its parent what others leave idle.
-/// The words mean what they mean to Linux' HTB, but for two things: a class above never passes more
+/// A request is charged to a leaf and to every class above it, all or none, under one lock. Each class
+/// has a guaranteed [`rate`](Class::new), and may have a [`ceil`](Class::ceiling), up to which it may
+/// borrow from its parent what others leave idle. The words mean what they mean in Linux' HTB, with two
+/// differences: a class above never passes more than its own ceil, even if more is guaranteed below it;
+/// and there is no queue, each request is decided as it comes.
 /// than its own ceil, even if more was promised below it; and there is no queue, each request is
 /// decided as it comes.
 ///
@@ -60,35 +61,35 @@ use path_charge::PathCharge;
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 ///
-/// # What is promised
-/// A class within its rate passes if the classes above it have the tokens. They have, whatever others
-/// borrow, where at each branch the rates of its children add up to no more than its own rate, and
-/// their bursts to no more than three quarters of its own burst: a loan leaves in the bucket what
-/// could be claimed, up to that much. Keyed leaves count with their capacity. With larger bursts (a burst is one second's worth
-/// unless said otherwise) the rates are still met in the long run, and only bursts of several classes
-/// at the same moment may be refused in part. Where the *rates* of the children add up to more than
-/// their parent's, what is promised is first come first served up to what the parent has (each
-/// child still gets no more than its rate), and nothing is lent until that is met.
+/// # What is guaranteed
+/// A request within its class's rate passes if the classes above have the tokens. They have, whatever
+/// others borrow, if at each branch the rates of its children add up to at most its own rate, and their
+/// bursts to at most three quarters of its own burst: a loan leaves in the bucket what children could
+/// claim, up to that much. Keyed leaves count with their capacity. With larger bursts (a burst is one
+/// second's worth by default) the rates are still met in the long run, and only simultaneous bursts of
+/// several classes may be denied in part. If the *rates* of the children add up to more than their
+/// parent's, guarantees are served first come, first served, up to what the parent has (each child
+/// still gets at most its rate), and nothing is lent until they are met.
 ///
 /// # What is lent
-/// What a branch has beyond what its children claim is lent to those with a ceil: by
-/// [priority](Class::priority), lower numbers first, and in proportion to
-/// [weight](Class::weight) among equals. A class is *wanting* for one second after it asked for a
-/// loan. A borrower has to leave a little in the lender's bucket for those who want and come before
-/// it (a 32nd of the burst for each such priority, and among equals a 64th more or less by how far it is
-/// ahead of its share or behind); they find it there when they come. What nobody comes for is lent to
-/// whoever asks, so no token is lost: a bucket that is full lends to all. Give a branch a burst of 64
-/// or more where shares have to be exact. A loan of more than a quarter of the lender's burst may have to
-/// wait until the bucket is full, and then takes what is promised, too.
+/// What a branch has beyond its children's claims is lent to classes with a ceil: by
+/// [priority](Class::priority), lower numbers first, and in proportion to [weight](Class::weight) among
+/// equals. For one second after it requested a loan, a class has *demand*. A borrower must leave a
+/// little in the lender's bucket for classes with demand that have precedence (a 32nd of the burst for
+/// each such priority, and among equals a 64th, more or less by how far the borrower is ahead of its
+/// share or behind). These classes find it there when they come. If none comes, the next request gets
+/// it, so no token is lost: a full bucket lends to every class. Give a branch a burst of 64 or more
+/// where shares have to be exact. A loan of more than a quarter of the lender's burst may have to wait
+/// until the bucket is full, and then takes guaranteed tokens, too.
 ///
-/// # What a refusal writes
-/// No tokens move. If it was for want of tokens to lend, it is noted that the class wants, because
-/// otherwise no later request could be held back for it. That can only change how much *borrowers* leave
-/// in the bucket, for a second; never what is promised to anyone, and never how much passes in total.
-/// In a tree that lends nothing, [strict](Builder::strict) or without ceils, a refusal writes nothing.
+/// # What a denial writes
+/// No tokens move. If there were too few tokens to lend, the demand of the class is recorded, because
+/// otherwise no later request could be held back for it. That can only change how much *borrowers*
+/// leave in the bucket, for a second; never what is guaranteed, and never how much passes in total. In
+/// a tree that lends nothing, [strict](Builder::strict) or without ceils, a denial writes nothing.
 ///
 /// # Time
-/// Times before the latest charge count as the time of that charge.
+/// A time before the latest charge counts as the time of that charge.
 pub struct ClassTree<C: Clock = Monotonic> {
     nodes: Mutex<NodeTable>,
     root: Branch,
@@ -108,24 +109,24 @@ impl ClassTree {
         }
     }
 
-    /// Chooses the clock, and whether classes may borrow.
+    /// A builder for the clock, and for a tree without borrowing.
     pub const fn builder(rate: Rate) -> Builder {
         Builder::new(rate)
     }
 }
 
 impl<C: Clock> ClassTree<C> {
-    // Grow and change it, at any time.
+    // Build and change the tree, at any time.
 
-    /// The class above all others.
+    /// The root class.
     pub const fn root(&self) -> Branch {
         self.root
     }
 
-    /// Adds a class that others will hang on.
+    /// Adds a class that can have children.
     ///
     /// # Errors
-    /// [`TreeError`] says what is wrong with the class, or that the parent is gone.
+    /// [`TreeError`] if the class is invalid or the parent was removed.
     pub fn add_branch(
         &self,
         name: &str,
@@ -150,12 +151,11 @@ impl<C: Clock> ClassTree<C> {
         Ok(Leaf(node::LeafAddress::Single { slot, birth }))
     }
 
-    /// Adds a class of which each key has a leaf of its own, made when it is first asked for.
+    /// Adds a class in which each key has a leaf of its own, made at the key's first request.
     ///
-    /// At most `capacity` keys have one. A leaf that is idle is as if never used, and is taken over
-    /// by a new key when there is no room; if none is idle, new keys share one leaf among them.
-    /// Keys are told apart by a 64-bit fingerprint with a secret seed, as in
-    /// [`KeyedLimiter`](crate::KeyedLimiter).
+    /// At most `capacity` keys have a leaf. An idle leaf is like an unused one, and a new key takes it
+    /// over when there is no room; if none is idle, new keys share one leaf. Keys are distinguished by
+    /// a 64-bit fingerprint with a secret seed, as in [`KeyedLimiter`](crate::KeyedLimiter).
     ///
     /// # Errors
     /// As [`add_branch`](Self::add_branch).
@@ -181,7 +181,7 @@ impl<C: Clock> ClassTree<C> {
         self.lock().add_set(name, parent, &class, capacity)
     }
 
-    /// The leaf of a key. It may be kept: it stays the key's.
+    /// The leaf of a key. The handle may be kept: it stays the key's.
     pub fn leaf<K: Hash + ?Sized>(&self, leaves: LeafSet, key: &K) -> Leaf {
         Leaf(node::LeafAddress::Keyed {
             leaves,
@@ -189,19 +189,19 @@ impl<C: Clock> ClassTree<C> {
         })
     }
 
-    /// How many keys have a leaf now, idle or not.
+    /// The number of keys with a leaf, idle or not.
     pub fn keys(&self, leaves: LeafSet) -> u32 {
         self.lock().keys(leaves)
     }
 
-    /// Changes what a class is promised and may borrow; what was spent stays spent. The root takes a
-    /// rate only.
+    /// Changes the rate, ceil, priority and weight of a class; what was spent stays spent. The root
+    /// takes a rate only.
     ///
-    /// Keyed leaves follow as they are used, as of the time of the change; a leaf that isn't used
-    /// between two changes follows the latter only.
+    /// A keyed leaf follows at its next use, as of the time of the change. A leaf that isn't used
+    /// between two changes follows only the later one.
     ///
     /// # Errors
-    /// [`TreeError`] says why not; then nothing changes.
+    /// [`TreeError`] if the class is invalid; then nothing changes.
     ///
     /// ```
     /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
@@ -230,21 +230,21 @@ impl<C: Clock> ClassTree<C> {
         self.lock().change(now, node.into(), &class)
     }
 
-    /// What a class is promised and may borrow; none if it was removed.
+    /// The settings of a class; none if it was removed.
     pub fn class(&self, node: impl Into<NodeId>) -> Option<Class> {
         self.lock().class(node.into())
     }
 
-    /// Takes a class out. Requests for it are refused from then on, as [`Outcome::Never`].
+    /// Removes a class. From then on, requests for it are denied as [`Outcome::Never`].
     ///
     /// # Errors
-    /// If it is the root, is gone already, or has classes below it.
+    /// If it is the root, was removed already, or has children.
     pub fn remove(&self, node: impl Into<NodeId>) -> Result<(), TreeError> {
         self.lock().remove(node.into())
     }
 
-    /// The names of a class and all above it, for people to read: `root/search/user`. None if it was
-    /// removed.
+    /// The names of a class and all classes above it, in readable form: `root/search/user`. None if it
+    /// was removed.
     pub fn path(&self, node: impl Into<NodeId>) -> Option<String> {
         self.lock().path(node.into())
     }
@@ -269,7 +269,7 @@ impl<C: Clock> ClassTree<C> {
         self.passes(now, leaf, cost, Effect::Charge)
     }
 
-    /// Decides one request, and says who decided.
+    /// Decides one request, and returns the deciding class.
     pub fn check(&self, leaf: Leaf) -> TreeDecision {
         self.check_n(leaf, 1)
     }
@@ -284,22 +284,23 @@ impl<C: Clock> ClassTree<C> {
         self.decision_for(now, leaf, cost, Effect::Charge)
     }
 
-    /// What would come of a request of this cost now. Nothing is charged, and a refusal isn't noted as
-    /// a want.
+    /// The decision about a request of this cost now. Nothing is charged, and a denial records no
+    /// demand.
     pub fn peek(&self, leaf: Leaf, cost: u64) -> TreeDecision {
         self.peek_at(self.clock.now(), leaf, cost)
     }
 
-    /// What would come of a request of this cost at a time on the tree's clock.
+    /// The decision about a request of this cost at a time on the tree's clock, without charging it.
     pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeDecision {
         self.decision_for(now, leaf, cost, Effect::Peek)
     }
 
-    /// As [`peek`](Self::peek), but for a real request: a refusal is noted as a want, as if the request had
-    /// come.
+    /// As [`peek`](Self::peek), but for a real request: a denial records demand, as if the request had
+    /// been checked.
     ///
-    /// For callers that ask several limits first and charge them only if all agree. With `peek` the demand of a
-    /// class would be invisible as long as it is refused, and others would borrow its share.
+    /// For callers that peek at several limits first, and charge them only if all allow. With `peek`,
+    /// the demand of a class would be invisible while it is denied, and other classes would borrow its
+    /// share.
     ///
     /// ```
     /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
@@ -321,27 +322,28 @@ impl<C: Clock> ClassTree<C> {
         self.peek_with_demand_at(self.clock.now(), leaf, cost)
     }
 
-    /// What would come of a request of this cost at a time on the tree's clock, with a refusal noted
-    /// as a want.
+    /// The decision about a request of this cost at a time on the tree's clock, without charging it. A
+    /// denial records demand.
     pub fn peek_with_demand_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeDecision {
         self.decision_for(now, leaf, cost, Effect::Ask)
     }
 
-    /// Whether a request of this cost would pass now: [`ask`](Self::ask) without the details, which take most
-    /// of its time. A refusal is noted as a want.
+    /// Whether a request of this cost would pass now: [`peek_with_demand`](Self::peek_with_demand)
+    /// without the details, which take most of its time. A denial records demand.
     pub fn would_allow(&self, leaf: Leaf, cost: u64) -> bool {
         self.would_allow_at(self.clock.now(), leaf, cost)
     }
 
-    /// Whether a request of this cost would pass at a time on the tree's clock.
+    /// Whether a request of this cost would pass at a time on the tree's clock. A denial records
+    /// demand.
     pub fn would_allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
         self.passes(now, leaf, cost, Effect::Ask)
     }
 
-    /// Takes a cost, to be given back if something else refuses after all.
+    /// Charges a cost, and returns a receipt to refund it if another limit denies after all.
     ///
     /// # Errors
-    /// The refusal; nothing was charged.
+    /// The denial; nothing was charged.
     ///
     /// ```
     /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
@@ -358,10 +360,10 @@ impl<C: Clock> ClassTree<C> {
         self.charge_at(self.clock.now(), leaf, cost)
     }
 
-    /// Takes a cost at a time on the tree's clock.
+    /// Charges a cost at a time on the tree's clock.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
+    /// As [`charge`](Self::charge).
     pub fn charge_at(
         &self,
         now: Timestamp,
@@ -377,14 +379,14 @@ impl<C: Clock> ClassTree<C> {
         }
     }
 
-    /// Gives back what was taken, as far as nobody else relies on it: all of it at the time at which it was
-    /// taken, nothing later.
+    /// Refunds a charge, as far as no later decision relies on it: all of it at the time of the charge,
+    /// nothing later.
     pub fn refund(&self, receipt: Receipt) {
         self.refund_at(self.clock.now(), receipt);
     }
 
-    /// Gives back at a time on the tree's clock. A caller that looks, takes and gives back in one go passes the
-    /// same time to all three.
+    /// Refunds at a time on the tree's clock. A caller that peeks, charges and refunds in one step
+    /// passes the same time to all three.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a receipt is given back once"
@@ -393,18 +395,18 @@ impl<C: Clock> ClassTree<C> {
         self.lock().refund(now, &receipt.taken);
     }
 
-    /// The clock it reads.
+    /// The tree's clock.
     pub const fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// Decides, and says only whether the request passes.
+    /// Decides, and returns only whether the request passes.
     fn passes(&self, now: Timestamp, leaf: Leaf, cost: u64, act: Effect<'_>) -> bool {
         let decided = decide(&mut self.lock(), now, leaf, cost, act);
         decided.is_some_and(|(_, look)| look.is_allowed())
     }
 
-    /// Decides, and says who decided.
+    /// Decides, and returns the deciding class.
     fn decision_for(&self, now: Timestamp, leaf: Leaf, cost: u64, act: Effect<'_>) -> TreeDecision {
         let nodes = &mut *self.lock();
         let Some((slot, look)) = decide(nodes, now, leaf, cost, act) else {
@@ -421,19 +423,19 @@ impl<C: Clock> ClassTree<C> {
     }
 }
 
-/// What comes of a decision.
+/// What a decision writes.
 enum Effect<'t> {
     /// Nothing.
     Peek,
-    /// A refusal is noted as a want.
+    /// A denial records demand.
     Ask,
-    /// That, and what passes is charged.
+    /// The same, and an allowed request is charged.
     Charge,
-    /// That, to be given back.
+    /// The same, with the data for a refund.
     Take(&'t mut PathCharge),
 }
 
-/// Decides, and acts on it; none if the leaf was removed.
+/// Decides, and writes by `act`; none if the leaf was removed.
 fn decide(
     nodes: &mut NodeTable,
     now: Timestamp,

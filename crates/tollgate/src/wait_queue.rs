@@ -1,11 +1,12 @@
-//! Waiting in line: locks, wake-ups and timers. Whose turn it is is decided by `line/single.rs` for the line of
-//! one limit, and by `line/queue.rs` where several clients or lanes share one.
+//! Waiting in a queue: locks, wake-ups and timers. The order of service is decided by
+//! `wait_queue/fifo_queue.rs` for the queue of one limit, and by `wait_queue/shared_queue.rs` where
+//! several clients or lanes share one.
 //!
-//! There is no background thread. The first waiter keeps the time for all: it arms a timer for its turn, and
-//! when that fires it moves the line on and wakes exactly those that passed or were dropped. When it leaves,
-//! for whatever reason, the next one is woken to take over, unless its own timer is early enough. Every call
-//! that touches the line moves it on as well. So a timer that fires late causes a delay, but loses no token:
-//! each turn counts from the time at which it came.
+//! There is no background thread. The first waiter keeps the time for all: it arms a timer for its due
+//! time, and when that fires, it advances the queue and wakes exactly the waiters that passed or were
+//! dropped. When it leaves, for whatever reason, the next one is woken to take over, unless its own
+//! timer is early enough. Every call that touches the queue advances it as well. So a timer that fires
+//! late causes a delay, but loses no token: each waiter is charged as of its due time.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -37,52 +38,52 @@ use shared_queue::{JoinOutcome, QueueDiscipline, SharedQueue};
 use waiter_places::WaiterId;
 use waiter_wakers::{PendingWakeups, WaiterWakers};
 
-/// The waiters of a line, in whatever order they are served.
+/// The waiters of a queue, in whatever order they are served.
 pub trait Waiters {
-    /// Whose turn comes next, and when.
+    /// The waiter that is served next, and when.
     fn first(&self) -> Option<(WaiterId, Timestamp)>;
 
-    /// When this waiter has to look again if nothing wakes it.
+    /// When this waiter must poll again if nothing wakes it.
     fn next_poll_at(&mut self, now: Timestamp, id: WaiterId) -> Option<Timestamp>;
 
-    /// Waiters that needn't wait any more; each is returned once.
+    /// Waiters whose wait has ended; each is returned once.
     fn take_finished(&mut self) -> Vec<WaiterId>;
 
-    /// The result for this waiter, if it needn't wait any more: how it passed, or why it was refused. Its place is free
+    /// The result of this waiter, if its wait has ended: the charge or the denial. Its place is free
     /// then.
     fn collect(&mut self, id: WaiterId, now: Timestamp) -> Option<Result<WaitOutcome, RateDenied>>;
 
-    /// Frees the memory of many waiters, if none of them is left and the line stays.
+    /// Frees the memory of many waiters, if none of them remains and the queue stays.
     fn free_memory(&mut self) -> bool {
         false
     }
 }
 
-/// Where a waiter can stand in line.
+/// A pointer to a queue in which a waiter can stand.
 pub trait WaitQueue: Copy {
     type Waits: Waiters;
 
     fn clock(&self) -> &dyn Clock;
 
-    /// Changes the line, makes sure that a waiter keeps the time, and wakes those that are affected; not
-    /// `present`, which is looking at the line already.
+    /// Changes the queue, makes sure that a waiter keeps the time, and wakes the affected waiters. Not
+    /// `present`, which is polling already.
     fn visit<T>(
         &self,
         present: Option<WaiterId>,
         change: impl FnOnce(&mut QueueState<Self::Waits>) -> T,
     ) -> T;
 
-    /// Lets every waiter pass whose turn has come by `now`.
+    /// Serves every waiter that is due by `now`.
     fn advance(&self, waits: &mut Self::Waits, now: Timestamp);
 
-    /// This waiter leaves, after every waiter whose turn came before has passed.
+    /// Removes this waiter, after every waiter that was due before was served.
     fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: WaiterId);
 
-    /// A place was given up.
+    /// A waiter gave up its place.
     fn waiter_left(&self) {}
 }
 
-/// A pointer to the post where a waiter stands, borrowed or shared.
+/// A pointer to the queue of a waiter, borrowed or shared.
 pub(crate) trait QueuePointer {
     type Post<'a>: WaitQueue
     where
@@ -90,41 +91,41 @@ pub(crate) trait QueuePointer {
 
     fn post(&self) -> Self::Post<'_>;
 
-    /// Sleeps by the post's clock. Nothing lies between a look at the line and this: a model checker's thread that
-    /// yields in between loses a wake-up, as real ones don't.
+    /// Sleeps by the queue's clock. Nothing may lie between a poll and this: a thread of the model
+    /// checker that yields in between loses a wake-up, which real threads don't.
     fn nap_until(&self, at: Timestamp) {
         self.post().clock().park_until_woken(at);
     }
 }
 
-/// A line, and how to wake those who stand in it.
+/// A queue, and the wakers of its waiters.
 #[derive(Debug)]
 pub struct QueueState<W> {
     pub(crate) waits: W,
     seats: WaiterWakers,
 }
 
-/// A waiter whose turn came.
+/// A waiter that was served.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitOutcome {
-    /// When its turn came.
+    /// Its due time.
     pub(crate) at: Timestamp,
     pub(crate) waited: Duration,
-    /// What it was charged, if it can give that back.
+    /// Its charge, if that can be refunded.
     pub(crate) ticket: Option<ChargeTicket>,
 }
 
-/// How a wait stands.
+/// The state of a wait.
 pub(crate) enum WaitProgress {
     Done(Result<WaitOutcome, RateDenied>),
     /// Until it is woken, or until this time if it keeps the time or has a deadline.
     Waiting(Option<Timestamp>),
 }
 
-/// A place in line; dropping it frees the place, and costs nothing.
+/// A place in the queue; dropping it leaves the queue without a charge.
 pub(crate) struct QueuedWaiter<S: QueuePointer> {
     at: S,
-    /// None once it is free, and may be another's.
+    /// None once the place is free, because another waiter may have it.
     id: Option<WaiterId>,
 }
 
@@ -136,13 +137,13 @@ impl<W: Waiters> QueueState<W> {
         }
     }
 
-    /// Which wakers to call and which to drop after a change, once the lock is released.
+    /// Collects the wakers to call and to drop after a change, once the lock is released.
     pub(crate) fn collect_wakeups(&mut self, present: Option<WaiterId>) -> PendingWakeups {
         let (done, first) = (self.waits.take_finished(), self.waits.first());
         self.seats.collect_wakeups(done, first, present)
     }
 
-    /// Frees the memory of many waiters, once none of them is left.
+    /// Frees the memory of many waiters, once none of them remains.
     fn free_memory(&mut self) {
         if self.seats.are_many() && self.waits.free_memory() {
             self.seats.clear();
@@ -151,7 +152,7 @@ impl<W: Waiters> QueueState<W> {
 }
 
 impl<S: QueuePointer> QueuedWaiter<S> {
-    /// The waiter that got this place in the line at this post.
+    /// The waiter that got this place in this queue.
     pub(crate) const fn new(at: S, id: WaiterId) -> Self {
         Self { at, id: Some(id) }
     }
@@ -161,7 +162,7 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         &self.at
     }
 
-    /// Looks whether it has to wait any longer; if so, it will be woken by this waker.
+    /// Polls whether the wait has ended; if not, this waker will be called.
     pub(crate) fn poll_outcome(&mut self, waker: &Waker) -> WaitProgress {
         let Some(id) = self.id else {
             panic!("a place in line was looked at after it had been left");
@@ -182,7 +183,7 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         })
     }
 
-    /// Blocks the thread, but gives up after looking this many times, as a dropped future would. For the model
+    /// Blocks the thread, but gives up after this many polls, as a dropped future would. For the model
     /// checker.
     #[cfg(any(loom, shuttle))]
     pub(crate) fn wait_for_polls(
@@ -203,7 +204,7 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         None
     }
 
-    /// Blocks the thread until it needn't wait any longer.
+    /// Blocks the thread until the wait ends.
     pub(crate) fn wait_blocking(mut self) -> Result<WaitOutcome, RateDenied> {
         let waker = crate::patience::thread_waker();
         loop {
@@ -231,7 +232,7 @@ impl<S: QueuePointer> Drop for QueuedWaiter<S> {
     }
 }
 
-/// A line shared by threads and tasks, with its clock.
+/// A queue that threads and tasks share, with its clock.
 pub(crate) struct SharedWaitQueue<D: QueueDiscipline, C> {
     state: Mutex<QueueState<SharedQueue<D>>>,
     clock: C,
@@ -249,7 +250,7 @@ impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
         &self.clock
     }
 
-    /// Reads the line as it stood when it was last touched.
+    /// Reads the queue as of its latest change.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&SharedQueue<D>) -> T) -> T {
         read(&ignore_poison(self.state.lock()).waits)
     }
@@ -268,7 +269,7 @@ impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
         })
     }
 
-    /// Passes, or takes a place.
+    /// Passes, or joins the queue.
     fn enter(
         &self,
         ask: D::Client,
@@ -277,7 +278,7 @@ impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
     ) -> Result<Option<QueuedWaiter<&Self>>, RateDenied> {
         let entered = self.visit(None, |state| {
             let now = self.clock.now();
-            // A new waiter looks again as soon as it begins to wait, so it needn't be woken before that.
+            // A new waiter polls as soon as it begins to wait, so it needn't be woken before that.
             state.waits.join(now, ask, cost, patience(now))
         })?;
         Ok(match entered {
