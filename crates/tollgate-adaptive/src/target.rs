@@ -3,9 +3,10 @@
 use super::law::{ParameterRange, keeps_limit_in};
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 
-/// Keeps a reading near a target, as the use of processors near 0.7: above 1.1 × target ×0.8, below 0.9 × target ×1.1.
+/// Keeps a reading near a target, such as CPU usage near 0.7: above 1.1 × target ×0.8, below 0.9 ×
+/// target ×1.1.
 ///
-/// It learns from readings and not from calls; one every 10 s is what its steps are made for, because a
+/// It learns from readings and not from calls. Its steps are made for one reading every 10 s, because a
 /// reading is a mean over a while and shows a change late.
 ///
 /// ```
@@ -28,10 +29,10 @@ pub struct GaugeTarget {
 }
 
 impl GaugeTarget {
-    /// How often a reading is taken, unless there is a reason for another time.
+    /// The recommended interval of readings.
     pub const EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
-    /// Readings should be near this.
+    /// The target of the readings.
     ///
     /// # Errors
     /// Unless it is a number above 0.
