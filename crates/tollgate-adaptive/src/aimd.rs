@@ -15,12 +15,12 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample};
 ///
-/// let mut law = Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0);
+/// let mut algorithm = Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0);
 /// let quick = Sample::new(Duration::from_millis(3), 15);
-/// law.observe(&quick);
-/// assert_eq!(law.limit(), 21.0);
-/// law.observe(&quick.dropped());
-/// assert_eq!(law.limit(), 10.5);
+/// algorithm.observe(&quick);
+/// assert_eq!(algorithm.limit(), 21.0);
+/// algorithm.observe(&quick.dropped());
+/// assert_eq!(algorithm.limit(), 10.5);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -21,14 +21,14 @@ use super::{Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// use tollgate::Timestamp;
 /// use tollgate_adaptive::{Bbr, Bounds, LimitAlgorithm, Sample};
 ///
-/// // 800 calls a second are done, and the quickest take 10 ms: 8 are worked on.
-/// let mut law = Bbr::new(Bounds::new(1.0, 200.0)?).initial(20.0);
+/// // 800 calls a second complete, and the fastest take 10 ms: 8 are in service.
+/// let mut algorithm = Bbr::new(Bounds::new(1.0, 200.0)?).initial(20.0);
 /// for number in 0..=50 {
 ///     let sample = Sample::new(Duration::from_millis(10), 20);
-///     law.observe(&sample.at(Timestamp::from_micros(1_250 * number)));
+///     algorithm.observe(&sample.at(Timestamp::from_micros(1_250 * number)));
 /// }
 /// // 0.75 of that after the first round, and two more.
-/// assert!((law.limit() - 8.0).abs() < 0.01, "{}", law.limit());
+/// assert!((algorithm.limit() - 8.0).abs() < 0.01, "{}", algorithm.limit());
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

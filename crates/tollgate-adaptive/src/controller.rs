@@ -137,8 +137,8 @@ impl<L> AdaptiveController<L> {
     /// use tollgate_adaptive::{Aimd, Bounds, AdaptiveController, Gradient2, LimitAlgorithm};
     ///
     /// let bounds = |max| Bounds::new(5.0, max);
-    /// let law: Box<dyn LimitAlgorithm> = Box::new(Aimd::new(bounds(200.0)?).initial(100.0));
-    /// let controller = AdaptiveController::new(law);
+    /// let algorithm: Box<dyn LimitAlgorithm> = Box::new(Aimd::new(bounds(200.0)?).initial(100.0));
+    /// let controller = AdaptiveController::new(algorithm);
     /// let limiter = controller.concurrency().build();
     /// controller.set_law(Box::new(Gradient2::new(bounds(50.0)?)));
     /// controller.apply_to(&limiter);

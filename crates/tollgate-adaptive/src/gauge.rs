@@ -13,7 +13,7 @@ use tollgate::Timestamp;
 /// use tollgate::Timestamp;
 /// use tollgate_adaptive::{Gauge, GaugeError};
 ///
-/// /// How full a queue of yours is.
+/// /// How full your own queue is.
 /// struct Backlog(u32);
 ///
 /// impl Gauge for Backlog {

@@ -14,11 +14,11 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, Gradient, LimitAlgorithm, Sample};
 ///
-/// let mut law = Gradient::new(Bounds::new(1.0, 1_000.0)?).initial(50.0);
-/// law.observe(&Sample::new(Duration::from_millis(1), 50));
-/// assert_eq!(law.limit(), 57.0, "√50 more");
-/// law.observe(&Sample::new(Duration::from_millis(8), 57));
-/// assert!(law.limit() < 57.0);
+/// let mut algorithm = Gradient::new(Bounds::new(1.0, 1_000.0)?).initial(50.0);
+/// algorithm.observe(&Sample::new(Duration::from_millis(1), 50));
+/// assert_eq!(algorithm.limit(), 57.0, "√50 more");
+/// algorithm.observe(&Sample::new(Duration::from_millis(8), 57));
+/// assert!(algorithm.limit() < 57.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

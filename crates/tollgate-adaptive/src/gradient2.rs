@@ -16,9 +16,9 @@ const WARM_UP_SAMPLES: f64 = 10.0;
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, Gradient2, LimitAlgorithm, Sample};
 ///
-/// let mut law = Gradient2::new(Bounds::new(20.0, 200.0)?);
-/// law.observe(&Sample::new(Duration::from_millis(1), 20));
-/// assert_eq!(law.limit(), 20.8);
+/// let mut algorithm = Gradient2::new(Bounds::new(20.0, 200.0)?);
+/// algorithm.observe(&Sample::new(Duration::from_millis(1), 20));
+/// assert_eq!(algorithm.limit(), 20.8);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -19,12 +19,12 @@ const PERCENTILE_STEP: f64 = 0.02;
 /// use tollgate_adaptive::{Bounds, LatencyThreshold, LimitAlgorithm, ChangeReason, Sample};
 ///
 /// let promised = Duration::from_millis(50);
-/// let mut law = LatencyThreshold::fixed(Bounds::new(1.0, 100.0)?, promised).initial(40.0);
-/// law.observe(&Sample::new(Duration::from_millis(20), 30));
-/// assert_eq!(law.limit(), 41.0);
+/// let mut algorithm = LatencyThreshold::fixed(Bounds::new(1.0, 100.0)?, promised).initial(40.0);
+/// algorithm.observe(&Sample::new(Duration::from_millis(20), 30));
+/// assert_eq!(algorithm.limit(), 41.0);
 /// let slow = Sample::new(Duration::from_millis(60), 41);
-/// assert_eq!(law.observe(&slow), Some(ChangeReason::Slow));
-/// assert_eq!(law.limit(), 20.5);
+/// assert_eq!(algorithm.observe(&slow), Some(ChangeReason::Slow));
+/// assert_eq!(algorithm.limit(), 20.5);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,13 +62,13 @@ impl LatencyThreshold {
     /// use std::time::Duration;
     /// use tollgate_adaptive::{Bounds, LatencyThreshold, LimitAlgorithm, Sample};
     ///
-    /// let mut law = LatencyThreshold::running(Bounds::new(1.0, 50.0)?, 3.0, 0.5)?;
+    /// let mut algorithm = LatencyThreshold::running(Bounds::new(1.0, 50.0)?, 3.0, 0.5)?;
     /// for _ in 0..100 {
-    ///     law.observe(&Sample::new(Duration::from_millis(10), 50));
+    ///     algorithm.observe(&Sample::new(Duration::from_millis(10), 50));
     /// }
-    /// assert_eq!(law.limit(), 50.0);
-    /// law.observe(&Sample::new(Duration::from_millis(100), 50));
-    /// assert_eq!(law.limit(), 25.0);
+    /// assert_eq!(algorithm.limit(), 50.0);
+    /// algorithm.observe(&Sample::new(Duration::from_millis(100), 50));
+    /// assert_eq!(algorithm.limit(), 25.0);
     /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
     /// ```
     pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, AlgorithmError> {

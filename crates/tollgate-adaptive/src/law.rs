@@ -137,7 +137,7 @@ pub enum ChangeReason {
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, Sample};
 ///
-/// /// One less for each drop.
+/// /// Lowers the limit by one for each drop.
 /// struct Timid(Bounds, f64);
 ///
 /// impl LimitAlgorithm for Timid {
@@ -158,11 +158,11 @@ pub enum ChangeReason {
 ///     }
 /// }
 ///
-/// let mut law = Timid(Bounds::new(1.0, 10.0)?, 2.0);
+/// let mut algorithm = Timid(Bounds::new(1.0, 10.0)?, 2.0);
 /// let dropped = Sample::new(Duration::from_millis(1), 1).dropped();
-/// assert_eq!(law.observe(&dropped), Some(ChangeReason::Dropped));
-/// law.observe(&dropped);
-/// assert_eq!(law.limit(), 1.0);
+/// assert_eq!(algorithm.observe(&dropped), Some(ChangeReason::Dropped));
+/// algorithm.observe(&dropped);
+/// assert_eq!(algorithm.limit(), 1.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 pub trait LimitAlgorithm<S = Sample>: Send {

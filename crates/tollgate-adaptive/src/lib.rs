@@ -6,11 +6,11 @@
 //! ```
 //! use tollgate_adaptive::{Bounds, AdaptiveController, Little};
 //!
-//! // How many concurrent calls a backend can take is found out, between 5 and 200.
+//! // Finds out how many concurrent calls a backend can take, between 5 and 200.
 //! let controller = AdaptiveController::new(Little::new(Bounds::new(5.0, 200.0)?));
 //! let limiter = controller.concurrency().build();
 //! if let Ok(permit) = limiter.try_acquire() {
-//!     // … call the backend; its latency and how it ended are what the law learns from.
+//!     // … call the backend; the algorithm learns from its latency and its outcome.
 //!     permit.success();
 //! }
 //! # Ok::<(), tollgate_adaptive::AlgorithmError>(())

@@ -115,14 +115,14 @@ const DROP_RATE_SMOOTHING_AND_THRESHOLD: (f64, f64) = (0.02, 0.05);
 /// use tollgate::Timestamp;
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, Little, Sample};
 ///
-/// // 8 servers, 10 ms a call, and always as much in flight as is allowed.
-/// let mut law = Little::new(Bounds::new(1.0, 200.0)?);
+/// // 8 servers, 10 ms a call, and always as many in flight as the limit.
+/// let mut algorithm = Little::new(Bounds::new(1.0, 200.0)?);
 /// for number in 0..20_000_u64 {
-///     let in_flight = law.limit().floor();
+///     let in_flight = algorithm.limit().floor();
 ///     let rtt = Duration::from_millis(10).mul_f64((in_flight / 8.0).max(1.0));
-///     law.observe(&Sample::new(rtt, in_flight as u32).at(Timestamp::from_millis(100 * number)));
+///     algorithm.observe(&Sample::new(rtt, in_flight as u32).at(Timestamp::from_millis(100 * number)));
 /// }
-/// assert!((14.0..=17.0).contains(&law.limit()), "1.75 × 8 + 1.3: {}", law.limit());
+/// assert!((14.0..=17.0).contains(&algorithm.limit()), "1.75 × 8 + 1.3: {}", algorithm.limit());
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

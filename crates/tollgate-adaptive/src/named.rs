@@ -15,12 +15,12 @@ use super::{
 /// ```
 /// use tollgate_adaptive::{Bounds, AdaptiveAlgorithm};
 ///
-/// let law: AdaptiveAlgorithm = "gradient2".parse()?;
-/// assert_eq!(law, AdaptiveAlgorithm::Gradient2);
-/// assert_eq!(law.make(Bounds::new(5.0, 200.0)?, 0)?.limit(), 20.0);
+/// let algorithm: AdaptiveAlgorithm = "gradient2".parse()?;
+/// assert_eq!(algorithm, AdaptiveAlgorithm::Gradient2);
+/// assert_eq!(algorithm.make(Bounds::new(5.0, 200.0)?, 0)?.limit(), 20.0);
 /// assert_eq!(
 ///     "newton".parse::<AdaptiveAlgorithm>().unwrap_err().to_string(),
-///     "no law is named newton; there are little, aimd, vegas, gradient, gradient2, windowed, bbr, latency, self-tuning"
+///     "no algorithm is named newton; there are little, aimd, vegas, gradient, gradient2, windowed, bbr, latency, self-tuning"
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -112,7 +112,7 @@ impl fmt::Display for AdaptiveAlgorithm {
 
 /// A name that isn't an algorithm.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
-#[display("no law is named {_0}; there are {}", AdaptiveAlgorithm::ALL.map(AdaptiveAlgorithm::name).join(", "))]
+#[display("no algorithm is named {_0}; there are {}", AdaptiveAlgorithm::ALL.map(AdaptiveAlgorithm::name).join(", "))]
 pub struct UnknownAlgorithm(#[error(not(source))] String);
 
 impl FromStr for AdaptiveAlgorithm {

@@ -1,7 +1,7 @@
 //! A protected call: breaker, rate and bulkhead around it, and careful retries.
 //!
 //! ```text
-//! breaker ─► rate ─► bulkhead ─► the call ─► what came of it is told to all three
+//! breaker ─► rate ─► bulkhead ─► the call ─► its outcome is reported to all three
 //! ```
 //!
 //! An open breaker charges nothing. A full bulkhead refunds the token of the rate. A call that is

@@ -13,13 +13,13 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, Sample, SelfTuning};
 ///
-/// let mut law = SelfTuning::new(Bounds::new(10.0, 1_000.0)?, 0.9)?.initial(100.0);
+/// let mut algorithm = SelfTuning::new(Bounds::new(10.0, 1_000.0)?, 0.9)?.initial(100.0);
 /// let sample = Sample::new(Duration::from_millis(5), 0);
 /// for _ in 0..9 {
-///     assert_eq!(law.observe(&sample.dropped()), None);
+///     assert_eq!(algorithm.observe(&sample.dropped()), None);
 /// }
-/// assert_eq!(law.observe(&sample.dropped()), Some(ChangeReason::Failing));
-/// assert_eq!(law.limit(), 90.0);
+/// assert_eq!(algorithm.observe(&sample.dropped()), Some(ChangeReason::Failing));
+/// assert_eq!(algorithm.limit(), 90.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -22,12 +22,12 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 /// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample, Damped};
 ///
 /// let aimd = Aimd::new(Bounds::new(1.0, 100.0)?).initial(40.0);
-/// let mut law = Damped::new(aimd).in_a_row(2).damping(0.5)?.max_step(0.2)?;
+/// let mut algorithm = Damped::new(aimd).in_a_row(2).damping(0.5)?.max_step(0.2)?;
 /// let dropped = Sample::new(Duration::from_millis(5), 40).dropped();
-/// law.observe(&dropped);
-/// assert_eq!(law.limit(), 40.0, "once is chance");
-/// law.observe(&dropped);
-/// assert_eq!(law.limit(), 32.0, "half of the way to 20, but a fifth of the limit at most");
+/// algorithm.observe(&dropped);
+/// assert_eq!(algorithm.limit(), 40.0, "once is chance");
+/// algorithm.observe(&dropped);
+/// assert_eq!(algorithm.limit(), 32.0, "half of the way to 20, but a fifth of the limit at most");
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]

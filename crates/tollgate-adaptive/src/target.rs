@@ -12,13 +12,13 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 /// ```
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, GaugeTarget};
 ///
-/// let mut law = GaugeTarget::new(Bounds::new(10.0, 1_000.0)?, 0.5)?.initial(100.0);
-/// assert_eq!(law.observe(&0.6), Some(ChangeReason::Pressed));
-/// assert_eq!(law.limit(), 80.0);
-/// assert_eq!(law.observe(&0.52), None, "near enough");
-/// assert_eq!(law.observe(&f64::NAN), None, "says nothing");
-/// assert_eq!(law.observe(&0.1), Some(ChangeReason::Relaxed));
-/// assert_eq!(law.limit(), 88.0);
+/// let mut algorithm = GaugeTarget::new(Bounds::new(10.0, 1_000.0)?, 0.5)?.initial(100.0);
+/// assert_eq!(algorithm.observe(&0.6), Some(ChangeReason::Pressed));
+/// assert_eq!(algorithm.limit(), 80.0);
+/// assert_eq!(algorithm.observe(&0.52), None, "near enough");
+/// assert_eq!(algorithm.observe(&f64::NAN), None, "says nothing");
+/// assert_eq!(algorithm.observe(&0.1), Some(ChangeReason::Relaxed));
+/// assert_eq!(algorithm.limit(), 88.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

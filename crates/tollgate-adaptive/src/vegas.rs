@@ -14,13 +14,13 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, Sample, Vegas};
 ///
-/// let mut law = Vegas::new(Bounds::new(1.0, 1_000.0)?);
+/// let mut algorithm = Vegas::new(Bounds::new(1.0, 1_000.0)?);
 /// let quick = Sample::new(Duration::from_millis(1), 20);
-/// law.observe(&quick);
-/// law.observe(&quick);
-/// assert_eq!(law.limit(), 26.0, "no queue: β more");
-/// law.observe(&Sample::new(Duration::from_millis(10), 26));
-/// assert_eq!(law.limit(), 25.0, "24 of 26 wait");
+/// algorithm.observe(&quick);
+/// algorithm.observe(&quick);
+/// assert_eq!(algorithm.limit(), 26.0, "no queue: β more");
+/// algorithm.observe(&Sample::new(Duration::from_millis(10), 26));
+/// assert_eq!(algorithm.limit(), 25.0, "24 of 26 wait");
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -19,12 +19,12 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// use tollgate::Timestamp;
 /// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample, Windowed};
 ///
-/// let mut law = Windowed::new(Aimd::netflix(Bounds::new(1.0, 100.0)?));
+/// let mut algorithm = Windowed::new(Aimd::netflix(Bounds::new(1.0, 100.0)?));
 /// for millis in 0..2_500 {
 ///     let sample = Sample::new(Duration::from_millis(2), 20);
-///     law.observe(&sample.at(Timestamp::from_millis(millis)));
+///     algorithm.observe(&sample.at(Timestamp::from_millis(millis)));
 /// }
-/// assert_eq!(law.limit(), 22.0, "two windows of a second, the first of one sample");
+/// assert_eq!(algorithm.limit(), 22.0, "two windows of a second, the first of one sample");
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]

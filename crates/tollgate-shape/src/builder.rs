@@ -30,7 +30,7 @@ use crate::runner::{Action, DrainTimeout, OnDrop, PendingStore, Runner, RunnerOw
 ///     .spawn_with(move |driver| drop(sender.send(driver)))
 ///     .build(|name: &str| println!("saved {name}"));
 /// debouncer.call("notes.txt");
-/// drop(drivers.recv()); // this would go to an executor: without its driver a debouncer is stopped
+/// drop(drivers.recv()); // an executor should run this: without its driver a debouncer is stopped
 /// assert!(debouncer.is_stopped());
 /// ```
 #[cfg(not(any(loom, shuttle)))]

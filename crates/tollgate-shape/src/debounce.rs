@@ -27,8 +27,8 @@ use crate::timeline::{CallEffect, CallTimeline, DebounceTiming, Edge, TimerEffec
 ///     .leading(Edge::On)
 ///     .clock(clock.clone())
 ///     .build(|query: String| println!("searching {query}"));
-/// debouncer.call("t".into()); // fires at once
-/// debouncer.call("to".into()); // fires when it has been quiet
+/// debouncer.call("t".into()); // fires immediately
+/// debouncer.call("to".into()); // fires after the quiet period
 /// assert_eq!(debouncer.stats().fired, 1);
 /// clock.advance(Duration::from_millis(100));
 /// assert_eq!(debouncer.stats().fired, 2);
@@ -211,7 +211,7 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
 ///     clock.advance(Duration::from_millis(80));
 /// }
 /// clock.advance(Duration::from_secs(1));
-/// // After 200 ms at the latest, and once it is quiet.
+/// // After 200 ms at the latest, and after the quiet period.
 /// assert_eq!(saves.try_iter().collect::<Vec<_>>(), ["tol", "toll"]);
 /// ```
 pub type Debouncer<T, C = Monotonic> = ShaperHandle<SingleStore<T>, C>;

@@ -41,10 +41,10 @@ pub enum WhenFull {
 ///     .keyed(1)
 ///     .build(|path: &str, size: u64| println!("{path}: {size}"));
 /// assert_eq!(debouncer.call("a", 1), Ok(()));
-/// let refused = debouncer.call("b", 2).unwrap_err();
-/// assert_eq!(refused, TooManyKeys { key: "b", value: 2, capacity: 1 });
+/// let denied = debouncer.call("b", 2).unwrap_err();
+/// assert_eq!(denied, TooManyKeys { key: "b", value: 2, capacity: 1 });
 /// assert_eq!(
-///     refused.to_string(),
+///     denied.to_string(),
 ///     "1 keys are pending already, which is the capacity: try again later, raise it, or choose \
 ///      WhenFull::FireEarliest"
 /// );

@@ -28,11 +28,11 @@ pub use submit::{SubmittedWork, WorkLost};
 ///
 /// let pacer = WorkPacer::builder(Rate::per_second(10), 2).clock(Manual::new()).build()?;
 /// let waits: Vec<_> = (0..2).map(|_| pacer.submit(|| {})).collect();
-/// let refused = pacer.pace().wait_blocking().unwrap_err();
+/// let denied = pacer.pace().wait_blocking().unwrap_err();
 /// assert_eq!(
-///     refused.to_string(),
-///     "the queue is full: 1 wait, of a capacity of 2 with the one that has just left; its turn would \
-///      come in 200ms"
+///     denied.to_string(),
+///     "the queue is full: 1 waiting, of a capacity of 2 that includes the latest start; the wait would \
+///      be 200ms"
 /// );
 /// # drop(waits);
 /// # Ok::<(), tollgate::LimitError>(())
@@ -42,8 +42,8 @@ pub use submit::{SubmittedWork, WorkLost};
 pub enum PaceDenied {
     /// The queue is full.
     #[display(
-        "the queue is full: {waiting} wait, of a capacity of {capacity} with the one that has just left; its turn \
-         would come in {turn_in:?}"
+        "the queue is full: {waiting} waiting, of a capacity of {capacity} that includes the latest start; the wait \
+         would be {turn_in:?}"
     )]
     QueueFull {
         /// The number of waiters.
@@ -54,7 +54,7 @@ pub enum PaceDenied {
         turn_in: Duration,
     },
     /// The wait would exceed the deadline.
-    #[display("the deadline is too soon: {waiting} wait, and its turn would come in {turn_in:?}")]
+    #[display("the deadline is too soon: {waiting} waiting, and the wait would be {turn_in:?}")]
     DeadlineExceeded {
         /// The number of waiters.
         waiting: usize,
@@ -321,7 +321,7 @@ impl<C: Clock> fmt::Debug for WorkPacer<C> {
 /// The result is how long it took.
 ///
 /// It joins the queue when the wait begins. Dropping the future leaves the queue.
-#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[must_use = "no wait begins until this is awaited, or `wait_blocking` is called"]
 #[derive(derive_more::Debug)]
 pub struct PaceWait<C: Clock> {
     #[debug(skip)]

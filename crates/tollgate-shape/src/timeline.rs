@@ -22,7 +22,7 @@ pub struct DebounceTiming {
 /// use std::time::Duration;
 /// use tollgate_shape::{Debounce, Edge};
 ///
-/// // Fires at once, and then not again until it has been quiet for 100 ms.
+/// // Fires immediately, and then not again until there was no call for 100 ms.
 /// let once = Debounce::new(Duration::from_millis(100)).leading(Edge::On).trailing(Edge::Off);
 /// # let _ = once;
 /// ```

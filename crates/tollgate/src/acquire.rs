@@ -98,7 +98,7 @@ pub use future::AcquireFuture;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[must_use = "no wait begins until this is awaited, or `wait_blocking` is called"]
 pub struct Acquire<H: LimitHandle> {
     home: H,
     cost: u64,

@@ -52,7 +52,7 @@ use fair_queueing::{ClientClaim, FairQueueing, MAX_WEIGHT};
 /// };
 /// let loud: Vec<_> = (1..=5).map(|waiting| start("loud", waiting)).collect();
 /// let quiet = start("quiet", 6);
-/// // The quiet client has one turn with the loud one before it, not five.
+/// // The quiet client waits for one request of the noisy one, not for five.
 /// for _ in 0..2 {
 ///     while clock.parked() < limiter.waiters() {
 ///         thread::yield_now();
@@ -144,11 +144,11 @@ impl<C: Clock> FairLimiter<C> {
     ///
     /// let limiter = FairLimiter::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
     /// assert_eq!(limiter.acquire_n("ada", 10).wait_blocking(), Ok(Duration::ZERO));
-    /// // Five more take half a second, so less patience fails at once.
+    /// // Five more take half a second, so a shorter timeout fails immediately.
     /// let patience = Duration::from_millis(400);
-    /// let refused = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
-    /// assert_eq!(refused.decision().wait_or_max(), Duration::from_millis(500));
+    /// let denied = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
+    /// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
+    /// assert_eq!(denied.decision().wait_or_max(), Duration::from_millis(500));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn acquire_n<K: Hash + ?Sized>(

@@ -175,10 +175,10 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// let lanes = lanes.build()?;
     /// let b = lanes.lane("b").expect("was added");
     /// assert_eq!(b.acquire_n(4).wait_blocking(), Ok(Duration::ZERO));
-    /// // The other lane is full, so all that comes in is there to be borrowed: 10 a second.
-    /// let refused = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
-    /// assert_eq!(refused.decision().wait_or_max(), Duration::from_millis(100));
+    /// // The other lane is full, so all new tokens can be borrowed: 10 a second.
+    /// let denied = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
+    /// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
+    /// assert_eq!(denied.decision().wait_or_max(), Duration::from_millis(100));
     /// # Ok::<(), tollgate::lanes::LanesError>(())
     /// ```
     pub fn acquire_n(&self, cost: u64) -> QueuedAcquire<'a, LaneShares, C> {

@@ -92,9 +92,9 @@ const MAX_CLAIM_ATTEMPTS: usize = 8;
 /// let clock = Manual::starting_at(noon);
 /// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(clock.clone()).build()?;
 /// assert!(limiter.check_n("tenant", 100).is_allowed());
-/// let refused = limiter.check("tenant");
-/// assert_eq!(refused.wait_or_max(), Duration::from_secs(12 * 3_600));
-/// clock.advance(refused.wait_or_max());
+/// let denied = limiter.check("tenant");
+/// assert_eq!(denied.wait_or_max(), Duration::from_secs(12 * 3_600));
+/// clock.advance(denied.wait_or_max());
 /// assert!(limiter.check("tenant").is_allowed());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

@@ -45,14 +45,14 @@ use limit::{ClockReading, LevelCharge};
 ///
 /// let users = KeyedLimiter::new(Rate::per_minute(2), 10_000);
 /// let service = Limiter::new(Rate::per_second(1_000));
-/// let slots = Arc::new(ConcurrencyLimiter::new(50));
-/// let stack = CompositeLimiter::new();
+/// let permits = Arc::new(ConcurrencyLimiter::new(50));
+/// let composite = CompositeLimiter::new();
 ///
 /// let request = |user: &str| {
-///     stack.check(&[
+///     composite.check(&[
 ///         Limit::new("user", &users.key(user)),
 ///         Limit::new("service", &service),
-///         Limit::new("slots", &slots),
+///         Limit::new("permits", &permits),
 ///     ])
 /// };
 /// let CompositeDecision::Allowed(passed) = request("ada") else { panic!("the first") };
@@ -60,8 +60,8 @@ use limit::{ClockReading, LevelCharge};
 /// passed.permits.success(); // at the end of the request
 ///
 /// assert!(request("ada").allowed().is_some());
-/// let CompositeDecision::Denied(refusal) = request("ada") else { panic!("the third in a minute") };
-/// assert_eq!((refusal.name, refusal.kind), ("user", LimitKind::Rate));
+/// let CompositeDecision::Denied(denial) = request("ada") else { panic!("the third in a minute") };
+/// assert_eq!((denial.name, denial.kind), ("user", LimitKind::Rate));
 /// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
 /// ```
 #[derive(Debug, Default)]
@@ -82,10 +82,10 @@ impl CompositeLimiter {
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let (narrow, broad) = (Limiter::new(Rate::per_hour(1)), Limiter::new(Rate::per_hour(9)));
-    /// let stack = CompositeLimiter::new();
-    /// let levels = [Limit::new("narrow", &narrow), Limit::new("broad", &broad).cost(3)];
-    /// assert!(stack.allow(&levels).is_some());
-    /// assert!(stack.allow(&levels).is_none());
+    /// let composite = CompositeLimiter::new();
+    /// let limits = [Limit::new("narrow", &narrow), Limit::new("broad", &broad).cost(3)];
+    /// assert!(composite.allow(&limits).is_some());
+    /// assert!(composite.allow(&limits).is_none());
     /// assert_eq!(broad.peek().remaining, 6);
     /// ```
     #[must_use = "a request that isn't allowed mustn't pass"]
@@ -130,8 +130,8 @@ impl CompositeLimiter {
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
-    /// let stack = CompositeLimiter::new();
-    /// assert!(stack.peek(&[Limit::new("all", &limiter).cost(10)]).denial().is_some());
+    /// let composite = CompositeLimiter::new();
+    /// assert!(composite.peek(&[Limit::new("all", &limiter).cost(10)]).denial().is_some());
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
     pub fn peek<'a>(&self, levels: &[Limit<'a>]) -> CompositeDecision<'a> {

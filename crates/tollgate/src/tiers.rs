@@ -147,9 +147,9 @@ impl From<LimitError> for TierError {
 /// tiers.assign("acme", "enterprise")?;
 ///
 /// let passes: Vec<_> = (0..9).filter_map(|_| tiers.allow("hobbyist")).collect();
-/// assert_eq!(passes.len(), 5); // five at once, and they are all still running
+/// assert_eq!(passes.len(), 5); // five concurrent requests, which are all still running
 /// let verdict = tiers.check("hobbyist");
-/// assert_eq!(verdict.denial().expect("refused").kind, LimitKind::Concurrency);
+/// assert_eq!(verdict.denial().expect("denied").kind, LimitKind::Concurrency);
 /// assert!(tiers.check("acme").denial().is_none());
 /// # Ok::<(), tollgate::tiers::TierError>(())
 /// ```
@@ -274,11 +274,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, Tiers, tiers::TierLimits};
     ///
     /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_second(10)), 1_000_000).build()?;
-    /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), CompositeLimiter::new());
+    /// let (global, composite) = (Limiter::new(Rate::per_second(1_000)), CompositeLimiter::new());
     /// let pass = tiers.with_limits("acme", 1, |own| {
-    ///     let mut levels = own.to_vec();
-    ///     levels.push(Limit::new("global", &global));
-    ///     stack.allow(&levels)
+    ///     let mut limits = own.to_vec();
+    ///     limits.push(Limit::new("global", &global));
+    ///     composite.allow(&limits)
     /// });
     /// assert!(pass.is_some());
     /// # Ok::<(), tollgate::tiers::TierError>(())

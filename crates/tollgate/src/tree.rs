@@ -56,8 +56,8 @@ use path_charge::PathCharge;
 /// assert!(tree.allow(upload));
 /// let alice = tree.leaf(users, "alice");
 /// assert_eq!((0..20).filter(|_| tree.allow(alice)).count(), 10);
-/// let refused = tree.check(alice);
-/// assert_eq!(tree.path(refused.node).as_deref(), Some("root/search/user"));
+/// let denied = tree.check(alice);
+/// assert_eq!(tree.path(denied.node).as_deref(), Some("root/search/user"));
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 ///
@@ -313,7 +313,7 @@ impl<C: Clock> ClassTree<C> {
     /// let spare = tree.peek(a, 0).decision.remaining;
     /// assert!(!tree.peek(b, 500).is_allowed());
     /// assert_eq!(tree.peek(a, 0).decision.remaining, spare);
-    /// // DecideNow b wants something, and a has to leave a little for it.
+    /// // Now b has demand, and a must leave a little for it.
     /// assert!(!tree.peek_with_demand(b, 500).is_allowed());
     /// assert!(tree.peek(a, 0).decision.remaining < spare);
     /// # Ok::<(), tollgate::tree::TreeError>(())
@@ -387,10 +387,7 @@ impl<C: Clock> ClassTree<C> {
 
     /// Refunds at a time on the tree's clock. A caller that peeks, charges and refunds in one step
     /// passes the same time to all three.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "a receipt is given back once"
-    )]
+    #[expect(clippy::needless_pass_by_value, reason = "a receipt is refunded once")]
     pub fn refund_at(&self, now: Timestamp, receipt: Receipt) {
         self.lock().refund(now, &receipt.taken);
     }

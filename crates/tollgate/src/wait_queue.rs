@@ -165,7 +165,7 @@ impl<S: QueuePointer> QueuedWaiter<S> {
     /// Polls whether the wait has ended; if not, this waker will be called.
     pub(crate) fn poll_outcome(&mut self, waker: &Waker) -> WaitProgress {
         let Some(id) = self.id else {
-            panic!("a place in line was looked at after it had been left");
+            panic!("a queue position was polled after it had been left");
         };
         let (post, place) = (self.at.post(), &mut self.id);
         post.visit(Some(id), |state| {

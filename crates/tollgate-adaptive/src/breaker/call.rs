@@ -20,7 +20,7 @@ use super::{AdmittedCall, CircuitBreaker};
 /// let call = breaker.try_call()?;
 /// match fetch() {
 ///     Ok(_) => call.success(),
-///     Err(error) if error.starts_with("404") => call.ignored(), // what was asked was wrong
+///     Err(error) if error.starts_with("404") => call.ignored(), // the request was wrong
 ///     Err(_) => call.failure(),
 /// }
 /// # Ok::<(), tollgate_adaptive::breaker::CircuitOpen>(())

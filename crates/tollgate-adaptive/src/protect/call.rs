@@ -72,7 +72,7 @@ pub enum CallError<E> {
 }
 
 /// A call that may be made now. It holds its permit until it ends or is dropped.
-#[must_use = "a call that is dropped counts as one without an answer, and gives back its slot"]
+#[must_use = "a call that is dropped counts as one without an answer, and releases its permit"]
 #[derive(derive_more::Debug)]
 pub struct ActiveCall<'a, C: Clock> {
     call: Option<BreakerCall<'a, C>>,

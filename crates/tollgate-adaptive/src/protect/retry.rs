@@ -25,15 +25,15 @@ use crate::undo_guard::UndoGuard;
 /// use tollgate_adaptive::protect::Backoff;
 ///
 /// let backoff = Backoff::new();
-/// // After the first failure, the second, …; the last number is the chance.
+/// // After the first failure, the second, …; the last argument is the random number.
 /// assert_eq!(backoff.wait(1, None, 0.5), Some(Duration::from_millis(500)));
 /// assert_eq!(backoff.wait(2, None, 0.5), Some(Duration::from_secs(1)));
 /// assert_eq!(backoff.wait(3, None, 0.5), None);
 ///
-/// // 2,000 clients of a limit of 100/s need 20 s, or they come back all at once.
+/// // 2,000 clients of a limit of 100/s need 20 s, or they all come back at the same time.
 /// let many = backoff.spread_for(2_000, Rate::per_second(100));
-/// let said = Some(Duration::from_secs(5)); // Retry-After
-/// assert_eq!(many.wait(1, said, 0.5), Some(Duration::from_secs(15)));
+/// let retry_after = Some(Duration::from_secs(5)); // Retry-After
+/// assert_eq!(many.wait(1, retry_after, 0.5), Some(Duration::from_secs(15)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {

@@ -54,7 +54,7 @@ pub struct Throttled {
 
 /// A call that may be sent. Report what the backend did; a drop reports nothing.
 #[derive(Debug)]
-#[must_use = "an attempt that is dropped says nothing"]
+#[must_use = "an attempt that is dropped reports nothing"]
 pub struct Attempt<'a, C: Clock> {
     throttle: &'a ClientThrottle<C>,
 }

@@ -80,7 +80,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
     /// concurrently.
     ///
     /// # Errors
-    /// [`PaceDenied`] at once if the queue is full.
+    /// [`PaceDenied`] immediately if the queue is full.
     pub fn submit_async<R, F, W>(&self, work: F) -> Result<SubmittedWork<R>, PaceDenied>
     where
         R: Send + 'static,

@@ -51,7 +51,7 @@ assert!(limiter.acquire().await.is_ok());
 ```
 "#
 )]
-#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[must_use = "no wait begins until this is awaited, or `wait_blocking` is called"]
 #[derive(Debug)]
 pub struct Acquire<H: PermitSource> {
     /// Or why the key has no gate.
@@ -217,7 +217,7 @@ impl<H: PermitSource> QueuedAcquire<H> {
     /// Leaves the queue after the deadline, unless the wait ended just before.
     fn expire(mut self) -> Result<Permit<H>, PermitDenied> {
         let Some(home) = self.take_home() else {
-            unreachable!("a place is left once: by its answer, its deadline or its drop");
+            unreachable!("a queue position is left once: by its result, its deadline or its drop");
         };
         match home.gate().abandon(self.waiter) {
             Some(told) => self.into_result(home, told),

@@ -16,7 +16,7 @@ use crate::wait_queue::waiter_count::WaiterCount;
 /// use std::time::Duration;
 /// use tollgate::ConcurrencyLimiter;
 ///
-/// // A bulkhead: ten calls at once, twenty more may wait, none of them for longer than 100 ms.
+/// // A bulkhead: ten concurrent calls, twenty more may wait, none of them for longer than 100 ms.
 /// let bulkhead = ConcurrencyLimiter::builder(10)
 ///     .max_waiters(20)
 ///     .timeout(Duration::from_millis(100))

@@ -34,7 +34,7 @@ use super::{CompletedCall, PermitDenied, PermitObserver, PermitOutcome};
 /// assert_eq!(limiter.stats().dropped, 1);
 /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
-#[must_use = "a permit that is dropped at once limits nothing"]
+#[must_use = "a permit that is dropped immediately limits nothing"]
 pub struct Permit<H: PermitSource> {
     home: H,
     weight_and_in_flight: WeightAndInFlight,
@@ -166,7 +166,7 @@ impl<H: PermitSource> Permit<H> {
     /// let clock = Manual::new();
     /// let limiter = ConcurrencyLimiter::builder(200).observer(LogLatency).clock(clock.clone()).build();
     /// let mut permit = limiter.try_acquire()?;
-    /// clock.advance(Duration::from_millis(3)); // Something else is asked, too.
+    /// clock.advance(Duration::from_millis(3)); // Another limit is checked, too.
     /// permit.restart();
     /// assert_eq!(permit.started().map(|at| at.as_nanos()), Some(3_000_000));
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
@@ -213,7 +213,7 @@ impl<H: PermitSource> Permit<H> {
     ///
     /// let limiter = ConcurrencyLimiter::new(10);
     /// let mut permit = limiter.try_acquire()?;
-    /// permit.report(PermitOutcome::Success); // the head is there …
+    /// permit.report(PermitOutcome::Success); // the head has arrived …
     /// assert_eq!((limiter.stats().succeeded, limiter.peek().in_use), (1, 1));
     /// drop(permit); // … and now the body has ended
     /// assert_eq!(limiter.peek().in_use, 0);
@@ -232,7 +232,7 @@ impl<H: PermitSource> Permit<H> {
     ///
     /// let limiter = ConcurrencyLimiter::new(10);
     /// let permit = limiter.try_acquire()?;
-    /// permit.cancel(); // another limit refused, so there is nothing to do
+    /// permit.cancel(); // another limit denied, so there is nothing to do
     /// assert_eq!(limiter.peek().in_use, 0);
     /// assert_eq!(limiter.stats().cancelled, 1);
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())

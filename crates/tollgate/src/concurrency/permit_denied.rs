@@ -55,9 +55,9 @@ impl Occupancy {
 ///
 /// let limiter = ConcurrencyLimiter::new(1);
 /// let permit = limiter.try_acquire()?;
-/// let refused = limiter.try_acquire().unwrap_err();
-/// assert!(matches!(refused, PermitDenied::Full(_)));
-/// assert_eq!(refused.to_string(), "concurrency limit: 1 of 1 in use, 0 waiting");
+/// let denied = limiter.try_acquire().unwrap_err();
+/// assert!(matches!(denied, PermitDenied::Full(_)));
+/// assert_eq!(denied.to_string(), "concurrency limit: 1 of 1 in use, 0 waiting");
 /// # drop(permit);
 /// # Ok::<(), PermitDenied>(())
 /// ```
@@ -108,7 +108,7 @@ impl fmt::Display for PermitDenied {
             Self::Full(occupancy) => write!(f, "{occupancy}"),
             Self::ExceedsLimit(occupancy) => write!(
                 f,
-                "asked for more than the {} that may be in use at once, so it never passes",
+                "the weight is above the limit of {}, so it never passes",
                 occupancy.limit
             ),
             Self::DeadlineExceeded(occupancy) => {

@@ -127,8 +127,8 @@ impl<C> Builder<C> {
     /// use std::sync::{Arc, Mutex};
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
     ///
-    /// let told = Arc::new(Mutex::new(Vec::new()));
-    /// let log = Arc::clone(&told);
+    /// let reported = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&reported);
     /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000), 1_000_000)
     ///     .clock(Manual::new())
     ///     .on_threshold(&[80, 100], move |event| {
@@ -139,7 +139,7 @@ impl<C> Builder<C> {
     ///     limiter.check_n("tenant", 90);
     /// }
     /// limiter.check_n("tenant", 100);
-    /// assert_eq!(*told.lock().unwrap(), [(80, 810), (100, 1_000)]);
+    /// assert_eq!(*reported.lock().unwrap(), [(80, 810), (100, 1_000)]);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn on_threshold<F>(mut self, percentages: &[u8], tell: F) -> Self

@@ -16,8 +16,8 @@ use super::Quota;
 /// let june = Timestamp::from_secs(1_717_200_000);
 /// let limiter = QuotaLimiter::builder(Quota::per_month(2), 1_000_000).clock(Manual::starting_at(june)).build()?;
 /// limiter.charge("tenant", 2)?;
-/// let refused = limiter.charge("tenant", 1).unwrap_err();
-/// assert_eq!(refused.to_string(), "quota: 2/month is used up; resets in 30d");
+/// let denied = limiter.charge("tenant", 1).unwrap_err();
+/// assert_eq!(denied.to_string(), "quota: 2/month is used up; resets in 30d");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl std::error::Error for QuotaDenied {}
 /// A charge that was made. It can be refunded once, if the request didn't happen; dropping it keeps the
 /// charge.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "give it back if the request didn't happen, or let it go"]
+#[must_use = "refund it if the request didn't happen; dropping it keeps the charge"]
 pub struct Receipt {
     pub(super) decision: Decision,
     /// The id of the key's entry at the time of the charge. A reset changes it.

@@ -18,9 +18,9 @@ use crate::clock::{Clock, Wall};
 /// use tollgate::{Limit, Quota, QuotaLimiter, CompositeLimiter, clock::Manual};
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
-/// let (stack, standard) = (CompositeLimiter::new(), Quota::per_day(100));
+/// let (composite, standard) = (CompositeLimiter::new(), Quota::per_day(100));
 /// let tenant = limiter.key("acme").at(&standard);
-/// assert!(stack.allow(&[Limit::new("daily", &tenant).cost(60)]).is_some());
+/// assert!(composite.allow(&[Limit::new("daily", &tenant).cost(60)]).is_some());
 /// assert_eq!(tenant.peek().remaining, 40);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -36,8 +36,8 @@ pub type Key<'a, C = Wall> = QuotaKey<&'a QuotaLimiter<C>, &'a [u8], &'a Quota>;
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(Manual::new()).build()?;
 /// let limiter = Arc::new(limiter);
-/// let levels = [Limit::estimated("daily", limiter.key_owned("acme"), 60)];
-/// let hold: CostReservation<'static> = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+/// let limits = [Limit::estimated("daily", limiter.key_owned("acme"), 60)];
+/// let hold: CostReservation<'static> = CompositeLimiter::new().hold(&limits, Duration::from_secs(60)).expect("room");
 /// std::thread::spawn(move || hold.settle(20)).join().unwrap();
 /// assert_eq!(limiter.peek("acme").remaining, 80);
 /// # Ok::<(), tollgate::LimitError>(())

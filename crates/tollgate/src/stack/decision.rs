@@ -38,13 +38,13 @@ impl fmt::Display for LimitKind {
 /// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter, stack::LimitKind};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let levels = [Limit::new("uploads", &slots)];
-/// let pass = stack.allow(&levels);
-/// let verdict = stack.check(&levels);
-/// let refusal = verdict.denial().expect("the only slot is taken");
-/// assert_eq!(refusal.kind, LimitKind::Concurrency);
-/// assert_eq!(refusal.to_string(), "concurrency limit \"uploads\": 1 of 1 in use");
+/// let (permits, composite) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
+/// let limits = [Limit::new("uploads", &permits)];
+/// let pass = composite.allow(&limits);
+/// let verdict = composite.check(&limits);
+/// let denial = verdict.denial().expect("the only permit is taken");
+/// assert_eq!(denial.kind, LimitKind::Concurrency);
+/// assert_eq!(denial.to_string(), "concurrency limit \"uploads\": 1 of 1 in use");
 /// # drop(pass);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,19 +111,19 @@ impl std::error::Error for LimitDenial<'_> {}
 /// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter, stack::CompositeDecision};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let levels = [Limit::new("uploads", &slots)];
-/// match stack.check(&levels) {
+/// let (permits, composite) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
+/// let limits = [Limit::new("uploads", &permits)];
+/// match composite.check(&limits) {
 ///     CompositeDecision::Allowed(passed) => {
-///         // The request runs here, or in a task that `passed.pass` is moved into.
-///         assert!(stack.check(&levels).denial().is_some());
+///         // The request runs here, or in a task into which `passed.permits` is moved.
+///         assert!(composite.check(&limits).denial().is_some());
 ///         passed.permits.success();
 ///     }
-///     CompositeDecision::Denied(refusal) => println!("{refusal}"),
+///     CompositeDecision::Denied(denial) => println!("{denial}"),
 /// }
 /// ```
 #[derive(Debug)]
-#[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
+#[must_use = "dropping it releases the permits: match on it, and keep the permits while the request runs"]
 pub enum CompositeDecision<'a> {
     /// All limits had room, and were charged.
     Allowed(Allowed),
@@ -137,13 +137,13 @@ pub enum CompositeDecision<'a> {
 /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
 ///
 /// let (wide, narrow) = (Limiter::new(Rate::per_hour(9)), Limiter::new(Rate::per_hour(2)));
-/// let levels = [Limit::new("wide", &wide), Limit::new("narrow", &narrow)];
-/// let passed = CompositeLimiter::new().check(&levels).allowed().expect("the first");
+/// let limits = [Limit::new("wide", &wide), Limit::new("narrow", &narrow)];
+/// let passed = CompositeLimiter::new().check(&limits).allowed().expect("the first");
 /// assert_eq!((passed.deciding_limit, passed.decision.remaining), (Some(1), 1));
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-#[must_use = "what passed gives back its slots when it is dropped"]
+#[must_use = "dropping it releases the permits"]
 pub struct Allowed {
     /// The permits that the request holds while it runs.
     pub permits: HeldPermits,

@@ -23,7 +23,7 @@ pub enum EstimateOutcome {
 /// ```
 /// use tollgate::stack::SettlementTiming;
 ///
-/// // Of several estimates, one that is late decides.
+/// // Of several estimates, a late one decides.
 /// assert_eq!(SettlementTiming::InTime.max(SettlementTiming::Late), SettlementTiming::Late);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ pub enum ExpireScope {
 /// use std::time::Duration;
 /// use tollgate::stack::{ExpireScope, HeldPermits, EstimateOutcome, SettlementTiming, HeldEstimate};
 ///
-/// /// One that has no end, and whose book takes what was spent.
+/// /// An estimate without an expiry, which stores the actual cost.
 /// struct Endless(Arc<AtomicU64>);
 ///
 /// impl HeldEstimate for Endless {

@@ -19,14 +19,14 @@ use crate::concurrency::{OwnedPermit, Permit, PermitOutcome, SharedSource};
 /// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let pass = stack.allow(&[Limit::new("slots", &slots)]).expect("a free slot");
-/// assert_eq!(slots.available(), 0);
+/// let (permits, composite) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
+/// let pass = composite.allow(&[Limit::new("permits", &permits)]).expect("a free permit");
+/// assert_eq!(permits.available(), 0);
 /// pass.success();
-/// assert_eq!(slots.available(), 1);
+/// assert_eq!(permits.available(), 1);
 /// ```
 #[derive(Debug, Default)]
-#[must_use = "a pass that is dropped gives back its slots"]
+#[must_use = "dropping it releases the permits"]
 pub struct HeldPermits {
     /// Stored inline, because most requests have at most one concurrency limit.
     first: Option<PermitPointer>,
@@ -90,11 +90,11 @@ impl HeldPermits {
     /// use std::sync::Arc;
     /// use tollgate::{ConcurrencyLimiter, stack::HeldPermits};
     ///
-    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
-    /// pass.hold_permit(slots.try_acquire_owned()?);
-    /// assert_eq!(slots.available(), 0);
+    /// let (permits, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
+    /// pass.hold_permit(permits.try_acquire_owned()?);
+    /// assert_eq!(permits.available(), 0);
     /// pass.success();
-    /// assert_eq!((slots.available(), slots.stats().succeeded), (1, 1));
+    /// assert_eq!((permits.available(), permits.stats().succeeded), (1, 1));
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn hold_permit<C: Clock + 'static>(&mut self, permit: OwnedPermit<C>) {
@@ -108,10 +108,10 @@ impl HeldPermits {
     /// use std::sync::Arc;
     /// use tollgate::{ConcurrencyLimiter, concurrency::PermitOutcome, stack::HeldPermits};
     ///
-    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
-    /// pass.hold_permit(slots.try_acquire_owned()?);
+    /// let (permits, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
+    /// pass.hold_permit(permits.try_acquire_owned()?);
     /// pass.report(PermitOutcome::Dropped);
-    /// assert_eq!((slots.available(), slots.stats().dropped), (0, 1));
+    /// assert_eq!((permits.available(), permits.stats().dropped), (0, 1));
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn report(&mut self, ending: PermitOutcome) {
@@ -236,7 +236,7 @@ impl HeldPermits {
     /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter};
     ///
     /// let (a, b) = (Arc::new(ConcurrencyLimiter::new(1)), Arc::new(ConcurrencyLimiter::new(1)));
-    /// let pass = |slots| CompositeLimiter::new().allow(&[Limit::new("slots", slots)]).expect("a free slot");
+    /// let pass = |permits| CompositeLimiter::new().allow(&[Limit::new("permits", permits)]).expect("a free permit");
     /// let both = pass(&a).merge(pass(&b));
     /// assert_eq!((a.available(), b.available()), (0, 0));
     /// drop(both);

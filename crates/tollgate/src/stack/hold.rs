@@ -40,14 +40,14 @@ use crate::concurrency::PermitOutcome;
 ///     .algorithm(Algorithm::TokenBucket)
 ///     .clock(clock.clone())
 ///     .build()?;
-/// let stack = CompositeLimiter::new();
+/// let composite = CompositeLimiter::new();
 /// let acme = tokens.key("acme");
-/// let hold = stack
+/// let hold = composite
 ///     .hold(&[Limit::estimated("tokens", &acme, 4_000)], Duration::from_secs(60))
 ///     .expect("a full bucket");
 /// assert_eq!(tokens.key("acme").peek().remaining, 6_000);
 /// clock.advance(Duration::from_secs(30));
-/// assert_eq!(tokens.key("acme").peek().remaining, 6_000); // what is out doesn't drain
+/// assert_eq!(tokens.key("acme").peek().remaining, 6_000); // held tokens don't drain
 /// hold.settle(1_500);
 /// assert_eq!(tokens.key("acme").peek().remaining, 8_500);
 /// # Ok::<(), tollgate::LimitError>(())
@@ -63,13 +63,13 @@ use crate::concurrency::PermitOutcome;
 /// use tollgate::{ConcurrencyLimiter, StoredKeyLimiter, Limit, Rate, CompositeLimiter, stack::CostReservation};
 ///
 /// let tokens = StoredKeyLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
-/// let (tokens, slots) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
-/// let levels = [
+/// let (tokens, permits) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
+/// let limits = [
 ///     Limit::estimated("tokens", tokens.key_owned("acme"), 4_000),
-///     Limit::new("streams", Arc::clone(&slots)),
+///     Limit::new("streams", Arc::clone(&permits)),
 /// ];
 /// let hold: CostReservation<'static> = CompositeLimiter::new()
-///     .hold(&levels, Duration::from_secs(60))
+///     .hold(&limits, Duration::from_secs(60))
 ///     .expect("a full bucket");
 ///
 /// let stream = std::thread::spawn(move || {
@@ -81,11 +81,11 @@ use crate::concurrency::PermitOutcome;
 /// });
 /// # stream.join().unwrap();
 /// assert!(tokens.key("acme").peek().remaining >= 9_985);
-/// assert_eq!(slots.available(), 50);
+/// assert_eq!(permits.available(), 50);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a hold that is dropped is charged as it stands, unless its terms say otherwise: settle it"]
+#[must_use = "a reservation that is dropped is charged in full, unless its terms refund it: settle it"]
 pub struct CostReservation<'a> {
     parts: Vec<HeldLevel<'a>>,
 }
@@ -114,7 +114,7 @@ impl CostReservation<'_> {
     /// let acme = tokens.key("acme");
     /// let hold = CompositeLimiter::new().hold(&[Limit::estimated("tokens", &acme, 200)], Duration::from_secs(60)).expect("room");
     /// clock.advance(Duration::from_secs(60));
-    /// assert_eq!(hold.settle(9_000), SettlementTiming::Late); // It is charged: 200 are, so 8,800 more.
+    /// assert_eq!(hold.settle(9_000), SettlementTiming::Late); // 200 are charged, so 8,800 more.
     /// assert!(tokens.key("acme").peek().remaining <= 1_001);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -130,13 +130,13 @@ impl CostReservation<'_> {
     /// use std::time::Duration;
     /// use tollgate::{ConcurrencyLimiter, Limit, Limiter, Rate, CompositeLimiter};
     ///
-    /// let (rate, slots) = (Limiter::new(Rate::per_hour(9)), Arc::new(ConcurrencyLimiter::new(1)));
-    /// let (levels, minute) = ([Limit::new("rate", &rate), Limit::new("slots", &slots)], Duration::from_secs(60));
-    /// let hold = CompositeLimiter::new().hold(&levels, minute).expect("room");
+    /// let (rate, permits) = (Limiter::new(Rate::per_hour(9)), Arc::new(ConcurrencyLimiter::new(1)));
+    /// let (limits, minute) = ([Limit::new("rate", &rate), Limit::new("permits", &permits)], Duration::from_secs(60));
+    /// let hold = CompositeLimiter::new().hold(&limits, minute).expect("room");
     /// let pass = hold.keep();
-    /// assert_eq!((rate.peek().remaining, slots.available()), (8, 0));
+    /// assert_eq!((rate.peek().remaining, permits.available()), (8, 0));
     /// drop(pass);
-    /// assert_eq!((rate.peek().remaining, slots.available()), (8, 1));
+    /// assert_eq!((rate.peek().remaining, permits.available()), (8, 1));
     /// ```
     pub fn keep(mut self) -> HeldPermits {
         let pass = self.take_permits();
@@ -163,8 +163,8 @@ impl CostReservation<'_> {
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
-    /// let levels = [Limit::estimated("tokens", &limiter, 5)];
-    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let limits = [Limit::estimated("tokens", &limiter, 5)];
+    /// let hold = CompositeLimiter::new().hold(&limits, Duration::from_secs(60)).expect("room");
     /// hold.cancel();
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
@@ -274,17 +274,17 @@ impl CostReservation<'static> {
     /// use tollgate::{ConcurrencyLimiter, Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let tokens = Arc::new(Limiter::new(Rate::per_hour(10_000)));
-    /// let slots = Arc::new(ConcurrencyLimiter::new(1));
-    /// let levels = [
+    /// let permits = Arc::new(ConcurrencyLimiter::new(1));
+    /// let limits = [
     ///     Limit::estimated("tokens", Arc::clone(&tokens), 4_000),
-    ///     Limit::new("streams", Arc::clone(&slots)),
+    ///     Limit::new("streams", Arc::clone(&permits)),
     /// ];
-    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let hold = CompositeLimiter::new().hold(&limits, Duration::from_secs(60)).expect("room");
     /// let mut pass = hold.into_permits();
     /// pass.settle(1_500);
-    /// assert_eq!((tokens.peek().remaining, slots.available()), (8_500, 0));
+    /// assert_eq!((tokens.peek().remaining, permits.available()), (8_500, 0));
     /// drop(pass);
-    /// assert_eq!(slots.available(), 1);
+    /// assert_eq!(permits.available(), 1);
     /// ```
     pub fn into_permits(mut self) -> HeldPermits {
         let mut pass = self.take_permits();
@@ -410,17 +410,17 @@ impl CompositeLimiter {
 /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, stack::ReservationTerms, clock::Manual};
 ///
 /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
-/// let (stack, minute) = (CompositeLimiter::new(), Duration::from_secs(60));
-/// let levels = [Limit::estimated("tokens", &limiter, 400)];
+/// let (composite, minute) = (CompositeLimiter::new(), Duration::from_secs(60));
+/// let limits = [Limit::estimated("tokens", &limiter, 400)];
 ///
-/// drop(stack.hold(&levels, minute)); // as `Terms::within(minute)`
+/// drop(composite.hold(&limits, minute)); // as with `ReservationTerms::for_at_most(minute)`
 /// assert_eq!(limiter.peek().remaining, 600);
 ///
-/// drop(stack.hold(&levels, ReservationTerms::for_at_most(minute).refund_on_drop()));
+/// drop(composite.hold(&limits, ReservationTerms::for_at_most(minute).refund_on_drop()));
 /// assert_eq!(limiter.peek().remaining, 600);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "terms do nothing until something is held by them"]
+#[must_use = "terms do nothing until a reservation uses them"]
 pub struct ReservationTerms {
     pub(super) max_duration: Duration,
     pub(super) on_drop: OnDrop,

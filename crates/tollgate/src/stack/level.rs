@@ -18,11 +18,11 @@ use crate::keyed::KeyRate;
 ///
 /// let tenants = KeyedLimiter::new(Rate::per_second(100), 1_000);
 /// let service = Limiter::new(Rate::per_second(10_000));
-/// let levels = [
+/// let limits = [
 ///     Limit::new("tenant", &tenants.key("acme")).cost(5),
 ///     Limit::new("service", &service),
 /// ];
-/// assert_eq!(levels[0].name(), "tenant");
+/// assert_eq!(limits[0].name(), "tenant");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limit<'a> {
@@ -66,8 +66,8 @@ impl<'a> Limit<'a> {
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(30_000));
-    /// let levels = [Limit::estimated("tokens", &limiter, 4_000)];
-    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let limits = [Limit::estimated("tokens", &limiter, 4_000)];
+    /// let hold = CompositeLimiter::new().hold(&limits, Duration::from_secs(60)).expect("room");
     /// assert!(limiter.allow_n(2)); // others go on meanwhile
     /// hold.settle(1_500);
     /// assert_eq!(limiter.peek().remaining, 28_498);

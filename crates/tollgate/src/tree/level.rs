@@ -13,8 +13,8 @@ use crate::clock::{Clock, Monotonic};
 ///
 /// let tree = ClassTree::new(Rate::per_second(10));
 /// let leaf = tree.add_leaf("search", tree.root(), Class::new(Rate::per_second(2)))?;
-/// let (stack, search) = (CompositeLimiter::new(), tree.level(leaf));
-/// let passed = (0..9).filter(|_| stack.allow(&[Limit::new("tree", &search)]).is_some());
+/// let (composite, search) = (CompositeLimiter::new(), tree.level(leaf));
+/// let passed = (0..9).filter(|_| composite.allow(&[Limit::new("tree", &search)]).is_some());
 /// assert_eq!(passed.count(), 2);
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```

@@ -16,9 +16,9 @@ use super::path_charge::PathCharge;
 /// assert!(tree.check_n(leaf, 10).node == leaf.into()); // paid from its own rate
 /// let lent = tree.check_n(leaf, 20);
 /// assert_eq!(tree.path(lent.node).as_deref(), Some("root")); // lent by the root
-/// let refused = tree.check(leaf);
-/// assert!(!refused.is_allowed());
-/// assert_eq!(tree.path(refused.node).as_deref(), Some("root/upload")); // at its ceil
+/// let denied = tree.check(leaf);
+/// assert!(!denied.is_allowed());
+/// assert_eq!(tree.path(denied.node).as_deref(), Some("root/upload")); // at its ceil
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl TreeDecision {
 /// A charge of [`ClassTree::charge`](super::ClassTree::charge), to be refunded with
 /// [`ClassTree::refund`](super::ClassTree::refund). Dropping it refunds nothing.
 #[derive(Debug)]
-#[must_use = "a receipt that is dropped gives nothing back"]
+#[must_use = "dropping a receipt refunds nothing"]
 pub struct Receipt {
     pub(super) taken: PathCharge,
     pub(super) ruling: TreeDecision,

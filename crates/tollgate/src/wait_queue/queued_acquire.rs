@@ -37,7 +37,7 @@ use crate::patience::WaitLimit;
 /// let rate = Rate::every(Duration::from_millis(10));
 /// let limiter = FairLimiter::builder(rate).clock(Tokio::new()).build()?;
 /// assert_eq!(limiter.acquire("ada").await, Ok(Duration::ZERO));
-/// // Weight 2 and weight 1: of every three turns bob has two.
+/// // Weight 2 and weight 1: bob gets two of every three tokens.
 /// let (bob, ada) = tokio::join!(limiter.acquire("bob").weight(2), limiter.acquire("ada"));
 /// assert_eq!((bob, ada), (Ok(Duration::from_millis(10)), Ok(Duration::from_millis(20))));
 ///
@@ -48,7 +48,7 @@ use crate::patience::WaitLimit;
 /// # #[cfg(not(feature = "tokio"))]
 /// # fn main() {}
 /// ```
-#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[must_use = "no wait begins until this is awaited, or `wait_blocking` is called"]
 pub struct QueuedAcquire<'a, D: QueueDiscipline, C: Clock> {
     line: &'a SharedWaitQueue<D, C>,
     pub(crate) client: D::Client,

@@ -119,7 +119,7 @@ impl WaiterWakers {
 }
 
 /// Wakers to call, and some to drop, once no lock is held.
-#[must_use = "those who wait are woken by this"]
+#[must_use = "waiters are woken by this"]
 pub(crate) struct PendingWakeups {
     wake: Vec<Waker>,
     _discarded: Vec<Waker>,

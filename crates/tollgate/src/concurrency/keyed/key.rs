@@ -61,13 +61,13 @@ impl<K, C: Clock> KeyedPointer for Arc<KeyedConcurrencyLimiter<K, C>> {
 /// use tollgate::KeyedConcurrencyLimiter;
 ///
 /// let limiter = KeyedConcurrencyLimiter::<String>::new(5, 1_000);
-/// // A tier's limit is given with the call.
+/// // Each call passes the limit of the key's tier.
 /// let permit = limiter.key("acme").at(500).try_acquire_n(300)?;
 /// assert_eq!(limiter.key("acme").peek().available(), 200);
 /// # drop(permit);
 /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
-#[must_use = "a key does nothing until it is asked"]
+#[must_use = "a key handle does nothing until one of its methods is called"]
 pub struct Key<'q, L: KeyedPointer, Q: ?Sized> {
     limiter: L,
     key: &'q Q,
