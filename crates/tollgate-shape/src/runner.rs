@@ -243,6 +243,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         let outcome = catch_unwind(AssertUnwindSafe(|| call(job)));
         // After a stop, drop the action's captures before it counts as ended.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(action)));
+        // Before `finish`, so that a caller that it wakes isn't considered inside of the action.
         drop(inside);
         self.finish(match (outcome, dropped) {
             (Ok(outcome), Ok(())) => JobEnd::Completed(outcome),
@@ -284,6 +285,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
             return DriverStep::Stopped;
         };
         let known = state.driver.as_ref();
+        // Stored under the same lock as `take`, so that every later change finds it.
         let old = if known.is_some_and(|known| known.will_wake(waker)) {
             None
         } else {

@@ -192,6 +192,7 @@ impl<K: Hash + Eq, V> BatchStore<K, V> {
     fn has_room(&self, waiter: Option<u64>) -> bool {
         let room = self.limits.max_pending.saturating_sub(self.pending);
         let ahead = self.waiters.iter().take(room);
+        // The waiters in front have that room already, even if they haven't run yet.
         room > ahead.filter(|(other, _)| Some(*other) != waiter).count()
     }
 
@@ -259,6 +260,7 @@ impl<K: Hash + Eq, V> BatchStore<K, V> {
             }
             None => self.closed.pop_front()?,
         };
+        // Keeps a clone until the flush has ended, so that a panic loses no item.
         self.running = Some(batch.clone());
         Some(batch)
     }
@@ -337,6 +339,7 @@ where
         let batch = batch.with_next_attempt();
         if self.intake == Intake::Stopped {
             self.pending -= batch.len();
+            // It came before all other batches.
             self.leftover.insert(0, batch);
         } else {
             // At least a nanosecond later, so that an immediate retry lets other tasks run.

@@ -128,6 +128,7 @@ impl FairQueueing {
             self.index.remove(&client.key);
         }
         if self.by_finish.is_empty() {
+            // Virtual time matters only relative to waiters, so it restarts instead of growing for ever.
             self.virtual_time = 0;
             self.credit = 0;
             self.transferable_charge = None;
@@ -183,6 +184,7 @@ impl QueueDiscipline for FairQueueing {
         }
         if let Some(first) = self.by_finish.first() {
             let finish = self.virtual_time + virtual_span(u128::from(cost), u64::from(ask.weight));
+            // A client with waiters may not overtake them.
             if finish >= first.finish || self.index.contains_key(&ask.client) {
                 return Outcome::Denied;
             }
@@ -220,6 +222,7 @@ impl QueueDiscipline for FairQueueing {
     ) -> Timestamp {
         let all = lines.cost() + u128::from(cost);
         let at_the_latest = self.pass_time(all);
+        // The caller needs no better estimate, and the exact one visits every client.
         if at_the_latest <= deadline {
             return at_the_latest;
         }
@@ -240,6 +243,7 @@ impl QueueDiscipline for FairQueueing {
             else {
                 return 0;
             };
+            // The most that this client is served before `finish`: at most what it has queued.
             let share = finish.saturating_sub(client.start);
             let share = share.saturating_mul(u128::from(client.weight)) >> TAG_FRACTION_BITS;
             share.min(lines.of(turn.owner).cost())

@@ -145,6 +145,7 @@ impl LaneShares {
     fn earliest(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
         let own = self.lanes[index(lane)].own.earliest(from, cost)?;
         let own = own.max(self.total.earliest(from, cost)?);
+        // The spare tokens belong to the higher lane first.
         if own == from || self.has_higher_waiter(lane) {
             return Some(own);
         }
@@ -199,6 +200,7 @@ impl LaneShares {
         if own.earliest(at, cost) == Some(at) {
             own.charge(at, cost);
         } else {
+            // It borrows: it spends its own tokens, and the rest comes from the common bucket alone.
             own.bucket = own.limit.empty(at);
         }
         self.total.charge(at, cost);
@@ -325,9 +327,11 @@ impl QueueDiscipline for LaneShares {
     fn refund(&mut self, _now: Timestamp, lane: u32, receipt: LaneCharge) {
         let LaneCharge { cost, undo } = receipt;
         let state = &mut self.lanes[index(lane)];
+        // The next waiter uses the tokens as credit; it needs no refund.
         if state.first.is_some() {
             state.credit = state.credit.saturating_add(cost);
             state.transferable_charge = Some(undo);
+        // Nobody waits, so the buckets are restored, unless another charge was made since.
         } else if undo.charges == self.charges && undo.cost == cost {
             state.own.bucket = undo.own;
             self.total.bucket = undo.total;

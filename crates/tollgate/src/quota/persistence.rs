@@ -170,8 +170,10 @@ impl QuotaSaver {
             return Err(FileError::Forked { path });
         }
         let mut store = ignore_poison(self.store.lock());
+        // Before the keys are collected, so that it counts only units that this save contains.
         let unsaved = self.unsaved.units();
         let mut claims = ClaimBatch {
+            // A closed file contains no claims, because nobody grants from it any more.
             is_write_ahead: end == FileEnd::Open && self.unsaved.claim_block().is_some(),
             made: Vec::new(),
         };

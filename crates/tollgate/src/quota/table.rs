@@ -136,6 +136,7 @@ impl QuotaTable {
             return QuotaEvaluation::unlimited(now);
         }
         let entry = keys.entries.get(ask.key);
+        // A peek writes nothing, so a copy of the entry follows a clock that was set back.
         let as_of = entry.filter(|entry| entry.is_ahead_of(now));
         let as_of = as_of.map(|entry| entry.at_clock(now));
         let entry = as_of.as_ref().or(entry);
@@ -152,6 +153,7 @@ impl QuotaTable {
         if !matches!(first, Err(QuotaDenied::TooManyKeys { .. })) {
             return first;
         }
+        // The table is full: make room in every shard, one lock at a time, then try again.
         let mut next = u64::MAX;
         for mut shard in self.shards() {
             shard.keys.follow_clock_back_of_latest(ask.now.as_nanos());
@@ -268,6 +270,7 @@ impl QuotaTable {
         let keys = &mut self.shard(key).keys;
         if let Some(entry) = keys.entries.remove(key) {
             keys.by_idle_time.remove(&entry.idle_key());
+            // The next save has to record the removal.
             if !entry.is_dirty {
                 keys.dirty.push(entry.key);
             }
@@ -282,6 +285,7 @@ impl QuotaTable {
             .accounts()
             .map(|account| max_lookahead(&account.period));
         keys.max_lookahead = reaches.fold(keys.max_lookahead, u64::max);
+        // An idle key needs no entry, but the floor has to cover it.
         if entry.idle_at() <= now {
             keys.floor = keys.floor.max(entry.idle_at());
             return true;

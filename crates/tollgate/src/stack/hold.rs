@@ -174,31 +174,31 @@ impl CostReservation<'_> {
 
     /// Settles in the reverse of the charging order, so that the last charge is refunded first.
     fn settle_as(&mut self, settled: EstimateOutcome) -> SettlementTiming {
-        let (mut seen, mut said) = (ClockReading::default(), SettlementTiming::InTime);
+        let (mut seen, mut timing) = (ClockReading::default(), SettlementTiming::InTime);
         for part in &mut self.parts {
             let now = part.level.limit.now(&mut seen);
-            said = said.max(part.settle_as(now, settled));
+            timing = timing.max(part.settle_as(now, settled));
         }
-        said
+        timing
     }
 }
 
 impl HeldLevel<'_> {
     fn settle_as(&mut self, now: Timestamp, settled: EstimateOutcome) -> SettlementTiming {
         let limit = &self.level.limit;
-        let mark_answered = match settled {
+        let is_refunded = match settled {
             EstimateOutcome::Cancelled => true,
             EstimateOutcome::NotReported => self.on_drop != OnDrop::Charged,
             EstimateOutcome::Spent(_) | EstimateOutcome::Charged => false,
         };
-        let said = match settled {
+        let reported = match settled {
             EstimateOutcome::Spent(spent) if self.level.is_estimated => Some(spent),
             _ => None,
         };
         match self.charge.take() {
             // A permit is held for as long as the request runs. It has no estimate that could expire.
             Some(LevelCharge::Permit(permit)) => match settled {
-                _ if mark_answered => permit.cancel(),
+                _ if is_refunded => permit.cancel(),
                 EstimateOutcome::NotReported => permit.end(PermitOutcome::Ignored),
                 _ => permit.end(PermitOutcome::Success),
             },
@@ -207,17 +207,17 @@ impl HeldLevel<'_> {
                 self.charged_at_expiry = Some(self.level.held_cost());
             }
             Some(taken) => {
-                let charged = if mark_answered {
+                let charged = if is_refunded {
                     0
                 } else {
                     self.level.held_cost()
                 };
-                limit.settle(now, taken, said.unwrap_or(charged));
-                return SettlementTiming::of(said.is_some() && now >= self.expires_at);
+                limit.settle(now, taken, reported.unwrap_or(charged));
+                return SettlementTiming::of(reported.is_some() && now >= self.expires_at);
             }
             None => {}
         }
-        let (Some(charged), Some(spent)) = (self.charged_at_expiry.take(), said) else {
+        let (Some(charged), Some(spent)) = (self.charged_at_expiry.take(), reported) else {
             return SettlementTiming::InTime;
         };
         if spent > charged {

@@ -128,6 +128,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             return true;
         }
         let over = self.places.first_deadline();
+        // A waiter that is due before that deadline is served first, as of its due time.
         if let Some((deadline, late)) = over.filter(|(deadline, _)| *deadline < now)
             && deadline < self.next_due
         {
@@ -227,6 +228,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
                 Err(RateDenied::DeadlineExceeded(decision)) if meter.is_blocked(now) => {
                     return Err(RateDenied::Blocked(decision));
                 }
+                // It doesn't pass without waiting, so it queues.
                 Err(RateDenied::DeadlineExceeded(_)) => {}
                 Err(refused) => return Err(refused),
             }
@@ -275,6 +277,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             promised_at: ticket.at(),
             ticket: Some(ticket),
         };
+        // Cost 0, because it is charged already and the queue's sum is of uncharged costs.
         let place = WaiterPlace::new(request.now, 0, deadline, waiter);
         Ok(self.append_waiter(request.meter, place))
     }
@@ -317,6 +320,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         self.forget_bookings();
         let mut next = self.queue.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
+            // Read before a denial unlinks the place.
             next = place.next();
             let decision = meter.peek(&place.data.terms, now, place.cost);
             if decision.outcome == Outcome::Never {

@@ -168,6 +168,7 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         let outcome = self.discipline.pass_without_waiting(now, ask, cost);
         let at = match outcome {
             Outcome::Denied => {
+                // No estimate is before this deadline, so the tightest one is computed.
                 let never = Timestamp::ZERO;
                 self.discipline.estimate(&self.lines, now, ask, cost, never)
             }
@@ -214,6 +215,7 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         let full = |discipline: &D, at| {
             RateDenied::QueueFull(discipline.decision(now, Outcome::Denied, at))
         };
+        // Counts also served waiters that haven't collected their result: their places are in use.
         if self.places.used() >= self.max_waiters {
             let place_free = discipline.next().map_or(now, |(_, at)| at);
             return Err(full(discipline, place_free));
@@ -260,6 +262,7 @@ impl<D: QueueDiscipline> SharedQueue<D> {
     fn serve_next(&mut self, now: Timestamp) -> bool {
         let turn = self.discipline.next().filter(|(_, due)| *due <= now);
         let over = self.places.first_deadline();
+        // A waiter that is due before that deadline is served first, as of its due time.
         if let Some((deadline, id)) = over.filter(|(deadline, _)| *deadline < now)
             && turn.is_none_or(|(_, due)| deadline < due)
         {
@@ -358,6 +361,7 @@ impl<D: QueueDiscipline> Waiters for SharedQueue<D> {
         let turn = self.first().filter(|(first, _)| *first == id);
         let turn = turn.map(|(_, due)| due);
         let over = self.places.get(id).and_then(WaiterPlace::deadline);
+        // A waiter may still pass at its deadline, so it is dropped a nanosecond later.
         let over = over.map(|deadline| deadline.plus_nanos(1));
         turn.into_iter().chain(over).min()
     }
