@@ -1,25 +1,26 @@
-//! AIMD: a step up for each success, a part down for each sign of overload.
+//! AIMD: adds a step for each success, multiplies down for each sign of overload.
 
 use std::time::Duration;
 
 use super::law::{ParameterRange, keeps_limit_in};
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
-/// Additive increase, multiplicative decrease: what TCP does. It needs no clear latency, only a sign of overload.
+/// Additive increase, multiplicative decrease, as in TCP. It needs no clear latency signal, only a sign
+/// of overload.
 ///
-/// A success while at least half of the limit is in use adds 1; a drop, or a call above the timeout, multiplies by
-/// 0.5. A limit for a rate has nothing in flight and counts as in use.
+/// A success while at least half of the limit is in use adds 1; a drop, or a call above the timeout,
+/// multiplies by 0.5. A limit for a rate has nothing in flight and counts as in use.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample};
 ///
-/// let mut law = Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0);
+/// let mut algorithm = Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0);
 /// let quick = Sample::new(Duration::from_millis(3), 15);
-/// law.observe(&quick);
-/// assert_eq!(law.limit(), 21.0);
-/// law.observe(&quick.dropped());
-/// assert_eq!(law.limit(), 10.5);
+/// algorithm.observe(&quick);
+/// assert_eq!(algorithm.limit(), 21.0);
+/// algorithm.observe(&quick.dropped());
+/// assert_eq!(algorithm.limit(), 10.5);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,7 +40,7 @@ enum Rounding {
 }
 
 impl Aimd {
-    /// +1 and ×0.5, from the least on, without a timeout.
+    /// +1 and ×0.5, beginning at the minimum, without a timeout.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -51,7 +52,7 @@ impl Aimd {
         }
     }
 
-    /// As Netflix's `AIMDLimit`: from 20 on, ×0.9 rounded down, with a timeout of 5 s.
+    /// The same as Netflix's `AIMDLimit`: begins at 20, ×0.9 rounded down, with a timeout of 5 s.
     pub fn netflix(bounds: Bounds) -> Self {
         Self {
             limit: 20.0,
@@ -62,7 +63,7 @@ impl Aimd {
         }
     }
 
-    /// Adds so much for a success.
+    /// Adds this for a success.
     ///
     /// # Errors
     /// Unless it is a number above 0.
@@ -87,7 +88,7 @@ impl Aimd {
         self
     }
 
-    /// The step for a sample that is a sign of overload for this reason, or else a success.
+    /// The step for a sample: an overload with this reason, or else a success.
     pub(super) fn apply_signal(
         &mut self,
         overload: Option<ChangeReason>,

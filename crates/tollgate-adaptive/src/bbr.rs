@@ -1,33 +1,34 @@
-//! In the manner of BBR: what was delivered, times the least time that it took.
+//! Inspired by BBR: the delivered rate, times the least latency.
 
 use tollgate::Timestamp;
 
 use super::law::keeps_limit_in;
 use super::{Bounds, ChangeReason, LimitAlgorithm, Sample};
 
-/// The highest delivered rate of the last few rounds, times the quickest call: what is in flight without a queue.
+/// The highest delivered rate of the last few rounds, times the fastest call: the number in flight
+/// without a queue.
 ///
-/// It needs no sign of overload, and finds the number of servers where calls take an even time. Where
-/// durations differ by nature the quickest call is much quicker than most, and the limit becomes too low:
-/// [`Little`](super::Little) is this idea with means.
+/// It needs no sign of overload, and finds the number of servers if calls take an even time. If
+/// durations differ by nature, the fastest call is much faster than most, and the limit becomes too
+/// low: [`Little`](super::Little) is the same idea with means.
 ///
-/// A round is a window of samples. One in eight has 1.25 times the limit, to see whether more is delivered then, and
-/// the next 0.75 times, to let the queue go. After 10 s without a quicker call the limit falls to the least for a
-/// round, and the quickest call is found anew.
+/// A round is a window of samples. One in eight has 1.25 times the limit, to see whether more is
+/// delivered then, and the next 0.75 times, to drain the queue. After 10 s without a faster call, the
+/// limit falls to the minimum for a round, and the fastest call is measured anew.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Timestamp;
 /// use tollgate_adaptive::{Bbr, Bounds, LimitAlgorithm, Sample};
 ///
-/// // 800 calls a second are done, and the quickest take 10 ms: 8 are worked on.
-/// let mut law = Bbr::new(Bounds::new(1.0, 200.0)?).initial(20.0);
+/// // 800 calls a second complete, and the fastest take 10 ms: 8 are in service.
+/// let mut algorithm = Bbr::new(Bounds::new(1.0, 200.0)?).initial(20.0);
 /// for number in 0..=50 {
 ///     let sample = Sample::new(Duration::from_millis(10), 20);
-///     law.observe(&sample.at(Timestamp::from_micros(1_250 * number)));
+///     algorithm.observe(&sample.at(Timestamp::from_micros(1_250 * number)));
 /// }
 /// // 0.75 of that after the first round, and two more.
-/// assert!((law.limit() - 8.0).abs() < 0.01, "{}", law.limit());
+/// assert!((algorithm.limit() - 8.0).abs() < 0.01, "{}", algorithm.limit());
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +36,7 @@ pub struct Bbr {
     bounds: Bounds,
     limit: f64,
     samples: u32,
-    /// Delivered a nanosecond in each of the last rounds.
+    /// Deliveries per nanosecond in each of the last rounds.
     rates: [f64; ROUNDS],
     round: usize,
     quickest: f64,
@@ -47,11 +48,11 @@ pub struct Bbr {
 
 const ROUNDS: usize = 8;
 const GAINS: [f64; ROUNDS] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// After so long the quickest call is looked for anew.
+/// After this duration the fastest call is measured anew.
 const MIN_LATENCY_LIFETIME: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Bbr {
-    /// From the least limit on, in rounds of 50 samples.
+    /// Begins at the minimum, in rounds of 50 samples.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -67,14 +68,14 @@ impl Bbr {
         }
     }
 
-    /// So many samples are a round: 50 unless said otherwise.
+    /// The samples of a round: 50 by default.
     #[must_use]
     pub fn samples(mut self, samples: u32) -> Self {
         self.samples = samples.max(2);
         self
     }
 
-    /// A round is over: what it delivered decides.
+    /// Ends a round and sets the limit by what it delivered.
     fn end_round(&mut self, now: Timestamp, rate: f64) -> ChangeReason {
         if self.is_probing {
             self.is_probing = false;
@@ -90,7 +91,7 @@ impl Bbr {
         }
         let best = self.rates.iter().copied().fold(0.0, f64::max);
         let wanted = best * self.quickest * GAINS[self.round % ROUNDS];
-        // Room for two more than that, or a small limit would never deliver more than it does.
+        // Two more, because otherwise a small limit would never deliver more than it does.
         let wanted = self.bounds.clamp(wanted + 2.0);
         let reason = if wanted > self.limit {
             ChangeReason::Room
@@ -112,7 +113,8 @@ impl LimitAlgorithm for Bbr {
     fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         let now = sample.ended();
         if self.round_start.is_some_and(|began| now < began) {
-            // The clock was set back, and it would be long until those times come again: a new round.
+            // The clock was set back, and those times would come again only much later: begin a new
+            // round.
             (self.round_start, self.round_samples) = (Some(now), 0);
             self.quickest_at = self.quickest_at.min(now);
         }
@@ -131,7 +133,7 @@ impl LimitAlgorithm for Bbr {
         let rate = f64::from(self.round_samples) / took as f64;
         (self.round_start, self.round_samples) = (Some(now), 0);
         if f64::from(sample.in_flight) * 2.0 < self.limit && !self.is_probing {
-            // The limit isn't what holds calls back, so what was delivered says little about it.
+            // The limit isn't the bottleneck, so the delivered rate shows little about it.
             return None;
         }
         let before = self.limit;

@@ -1,4 +1,5 @@
-//! `CircuitBreaker`: stops calls to what fails, tries again later with a few of them, and tells of it.
+//! `CircuitBreaker`: stops calls to a failing backend, probes it later with a few calls, and reports
+//! events.
 
 use std::fmt;
 use std::time::Duration;
@@ -34,25 +35,25 @@ pub use window::FailureWindow;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// It opens once so many percent of calls failed: 50 unless said otherwise. 101 never does.
+    /// The percentage of failed calls at which it opens: 50 by default. 101 disables this.
     pub failing_percent: u8,
-    /// Or once so many percent took longer than [`slow_after`](Self::slow_after): 101, never, unless said otherwise.
+    /// The percentage of calls slower than [`slow_after`](Self::slow_after) at which it opens: 101
+    /// (disabled) by default.
     pub slow_percent: u8,
     /// A call that takes longer is slow.
     pub slow_after: Duration,
-    /// Over these calls: those of the last 5 seconds unless said otherwise.
+    /// The calls that the percentages are computed over: those of the last 5 seconds by default.
     pub span: FailureWindow,
-    /// If there were so many at least: 20 unless said otherwise.
+    /// The fewest calls for the percentages to count: 20 by default.
     pub min_calls: u32,
-    /// Or once it was called for so long without an answer, however few the calls, whether they failed or were given up by
-    /// their callers: never unless said otherwise.
+    /// It also opens after calls for this duration without any answer, however few they are, whether
+    /// they failed or their callers gave up: disabled by default.
     pub silent_for: Duration,
-    /// It lets no call through for so long: a second at first, unless said otherwise, and twice as long each time that
-    /// its probes fail.
+    /// How long it stays open: a second by default, and twice as long each time its probes fail.
     pub opens_for: Duration,
-    /// But no longer than this: 60 seconds unless said otherwise.
+    /// The longest time that it stays open: 60 seconds by default.
     pub longest_open: Duration,
-    /// Then so many calls are let through, up to 15, and all of them have to succeed: 1 unless said otherwise.
+    /// The number of probes afterwards, up to 15, all of which must succeed: 1 by default.
     pub probes: u8,
 }
 
@@ -74,14 +75,14 @@ impl Default for Thresholds {
 
 type EventListener = dyn Fn(&BreakerEvent) + Send + Sync;
 
-/// A circuit breaker: calls pass while it is closed, and are refused at once while it is open.
+/// A circuit breaker: calls pass while it is closed, and are denied immediately while it is open.
 ///
-/// A rate slows calls down; a breaker stops them, which is better when they fail anyway: callers know at
-/// once, and what is called can recover. It opens by the share of calls that fail or are slow, or when there is no
-/// answer at all for a while ([`Thresholds`]). After a while a few calls are let through: if they succeed it closes, and if
-/// not it stays open for twice as long.
+/// A rate slows calls down; a breaker stops them. That is better if they would fail anyway: callers
+/// know it immediately, and the backend can recover. It opens by the share of calls that fail or are
+/// slow, or if there is no answer at all for a while ([`Thresholds`]). Later a few calls pass as
+/// probes: if they succeed it closes; otherwise it stays open for twice as long.
 ///
-/// Whether a call passes is one load of one word while it is closed.
+/// While it is closed, a call costs one atomic load.
 ///
 /// ```
 /// use std::time::Duration;
@@ -107,14 +108,14 @@ pub struct CircuitBreaker<C: Clock = Monotonic> {
 }
 
 impl CircuitBreaker {
-    /// By these terms, on the default clock.
+    /// With these thresholds, on the default clock.
     pub fn new(terms: Thresholds) -> Self {
         Self::with_clock(terms, Monotonic::new())
     }
 }
 
 impl<C: Clock> CircuitBreaker<C> {
-    /// The same on a clock of one's own.
+    /// With these thresholds, on another clock.
     pub fn with_clock(terms: Thresholds, clock: C) -> Self {
         Self {
             circuit: Circuit::new(terms),
@@ -123,15 +124,16 @@ impl<C: Clock> CircuitBreaker<C> {
         }
     }
 
-    /// Tells this what happens, on the thread that caused it.
+    /// Sets a listener for events, which is called on the thread that caused the event.
     #[must_use]
     pub fn on_event(mut self, tell: impl Fn(&BreakerEvent) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Box::new(tell));
         self
     }
 
-    /// Lets a call through, or says for how long there is none. Tell the [`BreakerCall`] how it ended. One that is just dropped is no
-    /// failure, but counts as one without an answer; if it was a probe, the circuit stays open for as long again.
+    /// Lets a call through, or denies it while the circuit is open. Report the outcome to the
+    /// [`BreakerCall`]. Just dropping it counts not as a failure, but as a call without an answer; if
+    /// it was a probe, the circuit stays open for as long again.
     ///
     /// # Errors
     /// [`CircuitOpen`]: nothing was called.
@@ -147,7 +149,8 @@ impl<C: Clock> CircuitBreaker<C> {
         match self.circuit.admit(now) {
             Admission::Pass(entry) => Ok(call(entry)),
             Admission::Probe(entry) => {
-                // First, so that a listener that panics gives the probe up: nothing was called.
+                // Before the listener is called, so that a panicking listener abandons the probe:
+                // nothing was called.
                 let probe = UndoGuard::new(Some(call(entry)), BreakerCall::ignored);
                 self.notify(Some(BreakerEvent::Probing));
                 probe.disarm().ok_or(CircuitOpen { wait: None })
@@ -166,7 +169,8 @@ impl<C: Clock> CircuitBreaker<C> {
         self.circuit.trips()
     }
 
-    /// Holds it open or closed whatever calls say, or lets it go: then it begins as closed, with nothing counted.
+    /// Forces it open or closed, whatever the outcomes, or releases it: then it begins as closed, with
+    /// nothing counted.
     ///
     /// ```
     /// use tollgate_adaptive::breaker::{CircuitBreaker, ForcedState, Thresholds};
@@ -182,12 +186,12 @@ impl<C: Clock> CircuitBreaker<C> {
         self.notify(Some(BreakerEvent::Forced(force)));
     }
 
-    /// The clock it reads.
+    /// The breaker's clock.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// Tells what happened, if anything did.
+    /// Notifies the listener of an event, if there is one.
     #[inline]
     fn notify(&self, happened: Option<BreakerEvent>) {
         if let (Some(event), Some(tell)) = (happened, &self.on_event) {

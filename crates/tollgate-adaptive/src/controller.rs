@@ -1,4 +1,4 @@
-//! The controller: a law, behind a lock, that steers a rate or a number of calls at once.
+//! The controller: an algorithm behind a lock, which adjusts a rate or a concurrency limit.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -15,7 +15,7 @@ use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate};
 use super::{Bounds, ChangeReason, LimitAlgorithm, Observation, Sample};
 use crate::sync::Mutex;
 
-/// A limit that was changed, and why.
+/// A change of a limit, with its reason.
 ///
 /// ```
 /// use tollgate_adaptive::{LimitChange, ChangeReason};
@@ -37,9 +37,9 @@ use crate::sync::Mutex;
 pub struct LimitChange {
     /// The limit before.
     pub from: f64,
-    /// The limit from now on.
+    /// The new limit.
     pub to: f64,
-    /// Why.
+    /// The reason.
     pub reason: ChangeReason,
 }
 
@@ -47,15 +47,15 @@ type ChangeListener = dyn Fn(&LimitChange) + Send + Sync;
 
 struct Shared<L> {
     law: Mutex<L>,
-    /// Taken where a limit changes, under no other lock.
+    /// Called when a limit changes, while no other lock is held.
     on_change: Mutex<Option<Arc<ChangeListener>>>,
 }
 
-/// Puts what a law says in force, within its bounds, and tells of every change.
+/// Applies an algorithm's limit, within its bounds, and reports every change.
 ///
-/// Clones share the law. How many at once is steered by the permits of a limiter that
-/// [`concurrency`](Self::concurrency) begins to build; a rate by whoever calls [`observe_and_apply_rate`](Self::observe_and_apply_rate) when a
-/// call is over.
+/// Clones share the algorithm. A concurrency limit is adjusted by the permits of a limiter that
+/// [`concurrency`](Self::concurrency) builds; a rate by the caller, which calls
+/// [`observe_and_apply_rate`](Self::observe_and_apply_rate) after each call.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,7 +76,7 @@ pub struct AdaptiveController<L> {
 }
 
 impl<L> AdaptiveController<L> {
-    /// Steers by this law.
+    /// A controller with this algorithm.
     pub fn new(law: L) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -86,20 +86,21 @@ impl<L> AdaptiveController<L> {
         }
     }
 
-    /// Reports every change to this from now on, in place of whom it was reported to before: on the thread that caused it and
-    /// under no lock. It holds for all clones, as they share the law.
+    /// Sets the listener for all changes, in place of an earlier one. It is called on the thread that
+    /// caused the change, while no lock is held. It applies to all clones, because they share the
+    /// algorithm.
     #[must_use]
     pub fn on_change(self, tell: impl Fn(&LimitChange) + Send + Sync + 'static) -> Self {
         *ignore_poison(self.shared.on_change.lock()) = Some(Arc::new(tell));
         self
     }
 
-    /// Looks at the law.
+    /// Reads the algorithm.
     pub fn with_law<T>(&self, look: impl FnOnce(&L) -> T) -> T {
         look(&*ignore_poison(self.shared.law.lock()))
     }
 
-    /// Takes a sample into account, and returns what changed, if anything did.
+    /// Adds a sample, and returns the change of the limit, if any.
     pub fn observe<S: Observation>(&self, sample: &S) -> Option<LimitChange>
     where
         L: LimitAlgorithm<S>,
@@ -107,7 +108,7 @@ impl<L> AdaptiveController<L> {
         self.shared.update_law(|law| law.observe(sample)).0
     }
 
-    /// The limit in force, within the bounds.
+    /// The current limit, within the bounds.
     pub fn limit<S>(&self) -> f64
     where
         L: LimitAlgorithm<S>,
@@ -115,8 +116,8 @@ impl<L> AdaptiveController<L> {
         self.with_law(|law| law.bounds().clamp(law.limit()))
     }
 
-    /// Goes on from this limit, as an operator orders. A limiter follows with the next sample, or with
-    /// [`put_in_force`](Self::put_in_force) or [`apply_rate_to`](Self::apply_rate_to).
+    /// Sets the limit by hand. A limiter follows with the next sample, or with
+    /// [`apply_to`](Self::apply_to) or [`apply_rate_to`](Self::apply_rate_to).
     pub fn set_limit<S>(&self, limit: f64)
     where
         L: LimitAlgorithm<S>,
@@ -129,15 +130,15 @@ impl<L> AdaptiveController<L> {
         self.shared.update_law(set);
     }
 
-    /// Goes on by another law, from the limit in force, as far as that is within its bounds. What a limiter allows
-    /// follows with the next sample, or with [`put_in_force`](Self::put_in_force).
+    /// Replaces the algorithm. The new one continues from the current limit, within its bounds. A
+    /// limiter follows with the next sample, or with [`apply_to`](Self::apply_to).
     ///
     /// ```
     /// use tollgate_adaptive::{Aimd, Bounds, AdaptiveController, Gradient2, LimitAlgorithm};
     ///
     /// let bounds = |max| Bounds::new(5.0, max);
-    /// let law: Box<dyn LimitAlgorithm> = Box::new(Aimd::new(bounds(200.0)?).initial(100.0));
-    /// let controller = AdaptiveController::new(law);
+    /// let algorithm: Box<dyn LimitAlgorithm> = Box::new(Aimd::new(bounds(200.0)?).initial(100.0));
+    /// let controller = AdaptiveController::new(algorithm);
     /// let limiter = controller.concurrency().build();
     /// controller.set_law(Box::new(Gradient2::new(bounds(50.0)?)));
     /// controller.apply_to(&limiter);
@@ -158,7 +159,8 @@ impl<L> AdaptiveController<L> {
         self.shared.update_law(set);
     }
 
-    /// Makes the law's limit that of a limiter, for when it was [set](Self::set_limit) or the [law](Self::set_law) was.
+    /// Applies the algorithm's limit to a limiter, after [`set_limit`](Self::set_limit) or
+    /// [`set_law`](Self::set_law).
     pub fn apply_to<S, C: Clock>(&self, limiter: &ConcurrencyLimiter<C>)
     where
         L: LimitAlgorithm<S>,
@@ -170,13 +172,14 @@ impl<L> AdaptiveController<L> {
         let Ok(()) = put;
     }
 
-    /// As [`observe`](Self::observe); the law's limit becomes the limiter's rate at once, a second, whoever changed it. The
-    /// burst stays as it is.
+    /// As [`observe`](Self::observe), and sets a limiter's rate per second to the algorithm's limit
+    /// immediately, even if the rate was changed elsewhere. The burst stays as it is.
     ///
-    /// A rate has nothing in flight: samples for it have `u32::MAX`, so that the law takes it to be in use.
+    /// A rate has no calls in flight. Its samples have `u32::MAX` in flight, so that the algorithm
+    /// considers the limit to be in use.
     ///
     /// # Errors
-    /// If the limiter can't have such a rate; then it keeps the one that it has.
+    /// If the limiter can't have such a rate; then it keeps the current one.
     pub fn observe_and_apply_rate<S: Observation, C: Clock>(
         &self,
         limiter: &Limiter<C>,
@@ -190,11 +193,12 @@ impl<L> AdaptiveController<L> {
         Ok(change)
     }
 
-    /// Makes the law's limit the rate of a limiter, a second, if it isn't that already. The burst stays as it is. For when it
-    /// was [set](Self::set_limit), or the [law](Self::set_law) was; otherwise the next sample does so.
+    /// Sets a limiter's rate per second to the algorithm's limit, if it differs. The burst stays as it
+    /// is. Use it after [`set_limit`](Self::set_limit) or [`set_law`](Self::set_law); otherwise the
+    /// next sample does the same.
     ///
     /// # Errors
-    /// If the limiter can't have such a rate; then it keeps the one that it has.
+    /// If the limiter can't have such a rate; then it keeps the current one.
     ///
     /// ```
     /// use tollgate_adaptive::{Aimd, Bounds, AdaptiveController, LimitAlgorithm, Sample};
@@ -221,8 +225,9 @@ impl<L> AdaptiveController<L> {
         })
     }
 
-    /// As [`observe`](Self::observe); the law's limit becomes the limiter's at once, whoever changed it. For laws that learn from a
-    /// gauge; those that learn from calls are told by permits ([`concurrency`](Self::concurrency)).
+    /// As [`observe`](Self::observe), and applies the algorithm's limit to a limiter immediately, even
+    /// if the limit was changed elsewhere. For algorithms that learn from a gauge; those that learn
+    /// from calls get their samples from permits ([`concurrency`](Self::concurrency)).
     pub fn observe_and_apply<S: Observation, C: Clock>(
         &self,
         limiter: &ConcurrencyLimiter<C>,
@@ -238,8 +243,8 @@ impl<L> AdaptiveController<L> {
         change
     }
 
-    /// Puts a limit in force, and looks again: of two changes at once the earlier may come last, and nothing would put
-    /// the later one in force until there is another.
+    /// Applies a limit, then checks again: of two concurrent changes, the earlier one may be applied
+    /// last, and without the check it would stay until the next change.
     fn apply_until_stable<S, E>(
         &self,
         mut limit: f64,
@@ -260,15 +265,16 @@ impl<L> AdaptiveController<L> {
 }
 
 impl<L: LimitAlgorithm + 'static> AdaptiveController<L> {
-    /// Begins a limit of how many at once that follows the law: every permit that ends is a sample, and the
-    /// limit changes by what the law says of it.
+    /// A builder for a concurrency limiter that follows the algorithm: every permit that ends is a
+    /// sample, by which the limit may change.
     pub fn concurrency(&self) -> concurrency::Builder {
         ConcurrencyLimiter::builder(to_permits(self.limit())).observer(self.clone())
     }
 }
 
 impl<L> Shared<L> {
-    /// Changes the law under its lock; tells what came of it, under none. Returns the limit, too.
+    /// Changes the algorithm under its lock, and notifies the listener after releasing it. Returns the
+    /// limit, too.
     #[inline]
     fn update_law<S>(
         &self,
@@ -291,7 +297,7 @@ impl<L> Shared<L> {
         (changed, to)
     }
 
-    /// Few samples change anything.
+    /// Outlined, because few samples change the limit.
     #[cold]
     fn notify(&self, change: LimitChange) -> LimitChange {
         let tell = ignore_poison(self.on_change.lock()).clone();
@@ -303,8 +309,8 @@ impl<L> Shared<L> {
 }
 
 impl<L: LimitAlgorithm> PermitObserver for AdaptiveController<L> {
-    /// The limit as the law has it, whenever it isn't the one in force: also if two permits ended at the
-    /// same time, and what the first one said was put in force last.
+    /// Returns the algorithm's limit whenever it differs from the limit in force. They differ also when
+    /// two permits ended at the same time and the earlier result was applied last.
     fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
         if ended.ending == PermitOutcome::Ignored {
             return None;
@@ -320,7 +326,7 @@ impl<L: LimitAlgorithm> PermitObserver for AdaptiveController<L> {
     }
 }
 
-/// So many at once, and one at least: a limit of none would never learn anything again.
+/// A whole number of permits, at least 1: a limit of 0 would never get another sample.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -330,7 +336,7 @@ pub(super) fn to_permits(limit: f64) -> u32 {
     (limit as u32).clamp(1, ConcurrencyLimiter::MAX_LIMIT)
 }
 
-/// So many a second, to a thousandth, with the burst of another rate.
+/// A rate per second, to a thousandth, with the burst of another rate.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -341,7 +347,7 @@ fn per_second(limit: f64, before: Rate) -> Rate {
     Rate::new(count.max(1), Duration::from_secs(1_000)).burst(before.burst_size())
 }
 
-/// Whether two rates let as many pass in any time, but for their bursts.
+/// Whether two rates are equal, apart from their bursts.
 fn is_same_rate(one: Rate, other: Rate) -> bool {
     !one.is_faster_than(other) && !other.is_faster_than(one)
 }

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use derive_more::{Display, Error};
 use tollgate::Timestamp;
 
-/// Something that can be read now and then: 0 for idle, 1 for busy.
+/// A value that is read now and then: 0 for idle, 1 for busy.
 ///
 /// ```
 /// use tollgate::Timestamp;
 /// use tollgate_adaptive::{Gauge, GaugeError};
 ///
-/// /// How full a queue of yours is.
+/// /// How full your own queue is.
 /// struct Backlog(u32);
 ///
 /// impl Gauge for Backlog {
@@ -25,33 +25,33 @@ use tollgate::Timestamp;
 /// # Ok::<(), GaugeError>(())
 /// ```
 pub trait Gauge {
-    /// What it shows at this time of a clock that only goes forward.
+    /// Reads the gauge at this time of a monotonic clock.
     ///
     /// # Errors
     /// If it can't be read.
     fn read(&mut self, now: Timestamp) -> Result<f64, GaugeError>;
 }
 
-/// A gauge that can't be read.
+/// Why a gauge can't be read.
 #[derive(Debug, Display, Error)]
 #[non_exhaustive]
 pub enum GaugeError {
     /// The kernel's file can't be read.
     #[display("{} can't be read: {source}; {help}", path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Where it is to be found, or what to read instead.
+        /// Where the file exists, or what to read instead.
         help: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The kernel's file doesn't say what is looked for.
+    /// The kernel's file doesn't contain the value.
     #[display("{} has no {wanted}", path.display())]
     Text {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is looked for.
+        /// The missing value.
         wanted: &'static str,
     },
 }
@@ -83,7 +83,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// The part of all processors' time that was used since the last reading, from `/proc/stat`.
+/// The share of all processors' time that was used since the last reading, from `/proc/stat`.
 ///
 /// ```no_run
 /// use tollgate::Timestamp;
@@ -96,14 +96,14 @@ fn ratio(part: u64, whole: u64) -> f64 {
 #[derive(Clone, Debug)]
 pub struct CpuUsage {
     path: PathBuf,
-    /// Busy and all ticks as of the last reading.
+    /// Busy ticks and all ticks at the last reading.
     last: (u64, u64),
 }
 
 impl CpuUsage {
     const READ_HELP: &str = "only Linux has it; elsewhere write a Gauge of your own";
 
-    /// Of this machine.
+    /// For this machine.
     ///
     /// # Errors
     /// If there is no `/proc/stat`.
@@ -111,7 +111,7 @@ impl CpuUsage {
         Self::at("/proc/stat")
     }
 
-    /// From a file of the same form.
+    /// From another file of the same format.
     ///
     /// # Errors
     /// If it can't be read.
@@ -126,7 +126,8 @@ impl CpuUsage {
         let wanted = "line of times that begins with cpu";
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
         let line = line.ok_or_else(|| missing_text(path, wanted))?;
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among users already.
+        // user, nice, system, idle, iowait, irq, softirq, steal. Guest time is included in user time
+        // already.
         let ticks: Vec<u64> = line
             .split_whitespace()
             .take(8)
@@ -142,7 +143,7 @@ impl CpuUsage {
 }
 
 impl Gauge for CpuUsage {
-    /// What isn't a number if no tick has passed since the last reading, which laws take for saying nothing.
+    /// Returns NaN if no tick has passed since the last reading; algorithms skip that.
     fn read(&mut self, _now: Timestamp) -> Result<f64, GaugeError> {
         let (busy, all) = Self::read_ticks(&self.path)?;
         let last = std::mem::replace(&mut self.last, (busy, all));
@@ -153,9 +154,10 @@ impl Gauge for CpuUsage {
     }
 }
 
-/// The part of the last ten seconds in which some task waited for a processor, from `/proc/pressure/cpu`.
+/// The share of the last ten seconds in which some task waited for a processor, from
+/// `/proc/pressure/cpu`.
 ///
-/// It tells more than use: a machine may be used in full and nobody waits.
+/// It shows more than usage: a machine can be fully used without any task waiting.
 ///
 /// ```
 /// use tollgate_adaptive::CpuPressure;
@@ -173,7 +175,7 @@ impl CpuPressure {
     const READ_HELP: &str =
         "a kernel has it since 4.20, with CONFIG_PSI and not psi=0; CpuUse needs neither";
 
-    /// Of this machine.
+    /// For this machine.
     ///
     /// # Errors
     /// If there is no `/proc/pressure/cpu`.
@@ -181,7 +183,7 @@ impl CpuPressure {
         Self::at("/proc/pressure/cpu")
     }
 
-    /// From a file of the same form, as `cpu.read_pressure` of a control group.
+    /// From another file of the same format, such as `cpu.pressure` of a control group.
     ///
     /// # Errors
     /// If it can't be read.
@@ -208,10 +210,10 @@ impl Gauge for CpuPressure {
     }
 }
 
-/// The part that a control group has used of the processor time that it may have, since the last reading:
+/// The share that a control group has used of its available processor time since the last reading:
 /// `cpu.stat` against `cpu.max`.
 ///
-/// In a container this is what counts: the machine may be idle while the container is at its limit.
+/// Use it in a container: the machine may be idle while the container is at its limit.
 ///
 /// ```no_run
 /// use tollgate_adaptive::CgroupCpu;
@@ -222,7 +224,7 @@ impl Gauge for CpuPressure {
 #[derive(Clone, Debug)]
 pub struct CgroupCpu {
     folder: PathBuf,
-    /// Microseconds used, and when that was read; no time before the first reading.
+    /// Microseconds used, and the time of the reading; none before the first.
     last: (u64, Option<Timestamp>),
 }
 
@@ -230,7 +232,7 @@ impl CgroupCpu {
     const READ_HELP: &str =
         "it has to be the folder of a control group of version 2; CpuUse needs none";
 
-    /// Of the group with this folder; inside a container that is mostly `/sys/fs/cgroup`.
+    /// For the group of this folder; inside a container that is usually `/sys/fs/cgroup`.
     ///
     /// # Errors
     /// If the folder has no `cpu.stat`.
@@ -253,7 +255,7 @@ impl CgroupCpu {
         used.ok_or_else(|| missing_text(&path, "usage_usec"))
     }
 
-    /// How many processors it may use: all, unless `cpu.max` says fewer.
+    /// How many processors the group may use: all, unless `cpu.max` sets fewer.
     fn read_processors(&self) -> f64 {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         let all = f64::from(u32::try_from(all).unwrap_or(u32::MAX));
@@ -267,7 +269,7 @@ impl CgroupCpu {
 }
 
 impl Gauge for CgroupCpu {
-    /// What isn't a number the first time, because it is a rate.
+    /// Returns NaN the first time, because a rate needs two readings.
     fn read(&mut self, now: Timestamp) -> Result<f64, GaugeError> {
         let used = Self::read_used(&self.folder)?;
         let last = std::mem::replace(&mut self.last, (used, Some(now)));

@@ -1,23 +1,24 @@
-//! Gradient: how much longer calls take than the quickest one, as a factor of the limit.
+//! Gradient: scales the limit by how much longer calls take than the fastest one.
 
 use super::law::{ParameterRange, keeps_limit_in};
 use super::random::SplitMix64;
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
-/// Multiplies the limit by how many times quicker the quickest call was, and adds room for a queue.
+/// Multiplies the limit by the ratio of the fastest call's latency to the current one, and adds room
+/// for a queue.
 ///
-/// As Netflix's `GradientLimit` (the first), to the bit. Every so often it falls to the least limit and forgets
-/// the quickest call; [`Gradient2`](super::Gradient2) does without that.
+/// Identical to Netflix's (first) `GradientLimit`, to the bit. Every so often the limit falls to its
+/// minimum and the fastest call is measured anew; [`Gradient2`](super::Gradient2) does without that.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, Gradient, LimitAlgorithm, Sample};
 ///
-/// let mut law = Gradient::new(Bounds::new(1.0, 1_000.0)?).initial(50.0);
-/// law.observe(&Sample::new(Duration::from_millis(1), 50));
-/// assert_eq!(law.limit(), 57.0, "√50 more");
-/// law.observe(&Sample::new(Duration::from_millis(8), 57));
-/// assert!(law.limit() < 57.0);
+/// let mut algorithm = Gradient::new(Bounds::new(1.0, 1_000.0)?).initial(50.0);
+/// algorithm.observe(&Sample::new(Duration::from_millis(1), 50));
+/// assert_eq!(algorithm.limit(), 57.0, "√50 more");
+/// algorithm.observe(&Sample::new(Duration::from_millis(8), 57));
+/// assert!(algorithm.limit() < 57.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,14 +29,14 @@ pub struct Gradient {
     tolerance: f64,
     backoff: f64,
     min_latency_nanos: f64,
-    /// How many samples there are between probes, at least and then by chance as many again; `None` for no probes.
+    /// The fewest samples between probes, plus a random number up to as many; `None` disables probes.
     probe_every: Option<u32>,
     until_probe: u64,
     chance: SplitMix64,
 }
 
 impl Gradient {
-    /// From 50 on; calls may take twice as long as the quickest; a probe every 1,000 to 2,000 samples.
+    /// Begins at 50; calls may take twice as long as the fastest; a probe every 1,000 to 2,000 samples.
     pub fn new(bounds: Bounds) -> Self {
         let mut law = Self {
             bounds,
@@ -52,7 +53,7 @@ impl Gradient {
         law
     }
 
-    /// Goes this part of the way to a lower limit.
+    /// Moves this part of the way to a lower limit.
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
@@ -61,16 +62,16 @@ impl Gradient {
         Ok(self)
     }
 
-    /// Calls may take so many times as long as the quickest one.
+    /// Calls may take this multiple of the fastest one's latency.
     ///
     /// # Errors
-    /// Unless it is a number from 1 on.
+    /// Unless it is at least 1.
     pub fn tolerance(mut self, times: f64) -> Result<Self, AlgorithmError> {
         self.tolerance = ParameterRange::MULTIPLE.check("a tolerance", times)?;
         Ok(self)
     }
 
-    /// Multiplies by this for a drop.
+    /// Multiplies the limit by this after a drop.
     ///
     /// # Errors
     /// Unless it is above 0 and below 1.
@@ -79,7 +80,7 @@ impl Gradient {
         Ok(self)
     }
 
-    /// Probes after so many samples, and by chance up to as many more; `None` never does.
+    /// Probes after this many samples, plus a random number up to as many; `None` disables probes.
     #[must_use]
     pub fn probe_every(mut self, samples: Option<u32>) -> Self {
         self.probe_every = samples;
@@ -87,7 +88,7 @@ impl Gradient {
         self
     }
 
-    /// Probes by other chance than other instances do.
+    /// The seed of the probes' schedule; use a different one for each instance.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.chance = SplitMix64::new(seed);

@@ -1,24 +1,24 @@
-//! Gradient2: each call against the mean of the last few hundred.
+//! Gradient2: compares each call with the mean of the last few hundred.
 
 use super::law::{ParameterRange, keeps_limit_in};
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
-/// How many samples the mean is plain over, before it becomes a running one.
+/// The number of samples over which the mean is a plain one, before it becomes a running one.
 const WARM_UP_SAMPLES: f64 = 10.0;
 
 /// Compares each call with a long running mean, and lowers the limit while calls take longer than that.
 ///
-/// As Netflix's `Gradient2Limit`, to the bit, with what that means: drops say nothing to it, and a queue that
-/// is there for long enough becomes the mean. With fixed service times it settles near 50 where 8 are best: the queue
-/// of 50 calls has a latency of its own that doesn't rise any more.
+/// Identical to Netflix's `Gradient2Limit`, to the bit, with its consequences: it ignores drops, and a
+/// queue that lasts long enough becomes part of the mean. With fixed service times it settles near 50
+/// where 8 are best: the queue of 50 calls has a latency of its own that doesn't rise any more.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, Gradient2, LimitAlgorithm, Sample};
 ///
-/// let mut law = Gradient2::new(Bounds::new(20.0, 200.0)?);
-/// law.observe(&Sample::new(Duration::from_millis(1), 20));
-/// assert_eq!(law.limit(), 20.8);
+/// let mut algorithm = Gradient2::new(Bounds::new(20.0, 200.0)?);
+/// algorithm.observe(&Sample::new(Duration::from_millis(1), 20));
+/// assert_eq!(algorithm.limit(), 20.8);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +35,8 @@ pub struct Gradient2 {
 }
 
 impl Gradient2 {
-    /// From 20 on, with a queue of 4, a mean over 600 samples, and calls that may take 1.5 times as long.
+    /// Begins at 20, with a queue of 4, a mean over 600 samples, and calls that may take 1.5 times as
+    /// long.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -50,7 +51,7 @@ impl Gradient2 {
         }
     }
 
-    /// Goes this part of the way to each new limit.
+    /// Moves this part of the way to each new limit.
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
@@ -59,23 +60,23 @@ impl Gradient2 {
         Ok(self)
     }
 
-    /// How many may queue.
+    /// The number of calls that may queue.
     #[must_use]
     pub fn queue(mut self, size: u32) -> Self {
         self.queue = f64::from(size);
         self
     }
 
-    /// Calls may take so many times as long as the mean.
+    /// Calls may take this multiple of the mean.
     ///
     /// # Errors
-    /// Unless it is a number from 1 on.
+    /// Unless it is at least 1.
     pub fn tolerance(mut self, times: f64) -> Result<Self, AlgorithmError> {
         self.tolerance = ParameterRange::MULTIPLE.check("a tolerance", times)?;
         Ok(self)
     }
 
-    /// Over how many samples the long mean is.
+    /// The number of samples of the long mean.
     #[must_use]
     pub fn window(mut self, samples: u32) -> Self {
         self.window = f64::from(samples);
@@ -106,7 +107,7 @@ impl LimitAlgorithm for Gradient2 {
         let short = sample.nanos();
         self.update_average(short);
         let long = self.long_average_nanos;
-        // Calls have become much quicker: the mean follows faster than it would by itself.
+        // Calls have become much faster: the mean follows faster than it would by itself.
         if long / short > 2.0 {
             self.long_average_nanos *= 0.95;
         }

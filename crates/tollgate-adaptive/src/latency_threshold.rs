@@ -8,22 +8,23 @@ use super::{Aimd, AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// How fast the running percentile follows.
 const PERCENTILE_STEP: f64 = 0.02;
 
-/// AIMD that takes each call above a threshold for a sign of overload, as it does drops.
+/// AIMD that treats each call above a threshold as a sign of overload, like a drop.
 ///
 /// The threshold is a duration that was promised to users, or a multiple of a running percentile of the
-/// calls' own durations. A running one follows what it sees, so choose a fixed one where there is a promise.
+/// calls' own durations. A running threshold follows the observed latency, so use a fixed one if there
+/// is a promise.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, LatencyThreshold, LimitAlgorithm, ChangeReason, Sample};
 ///
 /// let promised = Duration::from_millis(50);
-/// let mut law = LatencyThreshold::fixed(Bounds::new(1.0, 100.0)?, promised).initial(40.0);
-/// law.observe(&Sample::new(Duration::from_millis(20), 30));
-/// assert_eq!(law.limit(), 41.0);
+/// let mut algorithm = LatencyThreshold::fixed(Bounds::new(1.0, 100.0)?, promised).initial(40.0);
+/// algorithm.observe(&Sample::new(Duration::from_millis(20), 30));
+/// assert_eq!(algorithm.limit(), 41.0);
 /// let slow = Sample::new(Duration::from_millis(60), 41);
-/// assert_eq!(law.observe(&slow), Some(ChangeReason::Slow));
-/// assert_eq!(law.limit(), 20.5);
+/// assert_eq!(algorithm.observe(&slow), Some(ChangeReason::Slow));
+/// assert_eq!(algorithm.limit(), 20.5);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +36,7 @@ pub struct LatencyThreshold {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Threshold {
     Fixed(Duration),
-    /// So many times a percentile, whose estimate (in nanoseconds) is 0 before the first sample.
+    /// A multiple of a percentile, whose estimate (in nanoseconds) is 0 before the first sample.
     Running {
         times: f64,
         part: f64,
@@ -44,7 +45,7 @@ enum Threshold {
 }
 
 impl LatencyThreshold {
-    /// Calls should take no longer than this.
+    /// Calls should take at most this long.
     pub fn fixed(bounds: Bounds, threshold: Duration) -> Self {
         Self {
             aimd: Aimd::new(bounds),
@@ -52,22 +53,22 @@ impl LatencyThreshold {
         }
     }
 
-    /// Calls should take no longer than so many times this percentile of them, such as 2 × 0.9.
+    /// Calls should take at most this multiple of a percentile of their durations, such as 2 × 0.9.
     ///
     /// # Errors
-    /// Unless `times` is a number from 1 on, and `part` is above 0 and below 1.
+    /// Unless `times` is at least 1, and `part` is above 0 and below 1.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate_adaptive::{Bounds, LatencyThreshold, LimitAlgorithm, Sample};
     ///
-    /// let mut law = LatencyThreshold::running(Bounds::new(1.0, 50.0)?, 3.0, 0.5)?;
+    /// let mut algorithm = LatencyThreshold::running(Bounds::new(1.0, 50.0)?, 3.0, 0.5)?;
     /// for _ in 0..100 {
-    ///     law.observe(&Sample::new(Duration::from_millis(10), 50));
+    ///     algorithm.observe(&Sample::new(Duration::from_millis(10), 50));
     /// }
-    /// assert_eq!(law.limit(), 50.0);
-    /// law.observe(&Sample::new(Duration::from_millis(100), 50));
-    /// assert_eq!(law.limit(), 25.0);
+    /// assert_eq!(algorithm.limit(), 50.0);
+    /// algorithm.observe(&Sample::new(Duration::from_millis(100), 50));
+    /// assert_eq!(algorithm.limit(), 25.0);
     /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
     /// ```
     pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, AlgorithmError> {
@@ -83,16 +84,16 @@ impl LatencyThreshold {
         })
     }
 
-    /// Steps of its own: see [`Aimd::increase`] and [`Aimd::backoff`].
+    /// Sets the steps: see [`Aimd::increase`] and [`Aimd::backoff`].
     ///
     /// # Errors
-    /// As those.
+    /// The same as those.
     pub fn steps(mut self, increase: f64, backoff: f64) -> Result<Self, AlgorithmError> {
         self.aimd = self.aimd.increase(increase)?.backoff(backoff)?;
         Ok(self)
     }
 
-    /// Whether a call took too long. A running threshold judges by what it was before this call.
+    /// Whether a call took too long. A running threshold is that from before this call.
     fn is_slow(&mut self, sample: &Sample) -> bool {
         match &mut self.threshold {
             Threshold::Fixed(threshold) => sample.rtt > *threshold,
@@ -107,7 +108,8 @@ impl LatencyThreshold {
                     return false;
                 }
                 let is_slow = rtt > *times * *estimate;
-                // Up for those above it, down for those below, so that both are in balance at the percentile.
+                // Up for calls above the estimate, down for those below, so that both balance at the
+                // percentile.
                 *estimate *= if rtt > *estimate {
                     1.0 + PERCENTILE_STEP * *part
                 } else {

@@ -1,4 +1,4 @@
-//! What laws learn from, and what every law is: samples in, a limit out.
+//! What algorithms learn from, and their common interface: samples in, a limit out.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use derive_more::{Display, Error};
 use tollgate::Timestamp;
 use tollgate::concurrency::{CompletedCall, PermitOutcome};
 
-/// What is known of one call when it is over.
+/// The result of one call.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,18 +20,18 @@ use tollgate::concurrency::{CompletedCall, PermitOutcome};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample {
-    /// When it began, on any clock that all samples of a law share.
+    /// The start time, on any clock that all samples of an algorithm share.
     pub started: Timestamp,
-    /// How long it took.
+    /// The latency.
     pub rtt: Duration,
-    /// How many were in flight when it began, itself included.
+    /// The calls in flight when it began, including itself.
     pub in_flight: u32,
-    /// How it ended.
+    /// The outcome.
     pub ending: PermitOutcome,
 }
 
 impl Sample {
-    /// A call that succeeded after so long, with so many in flight when it began.
+    /// A successful call with this latency, and this many calls in flight when it began.
     pub const fn new(rtt: Duration, in_flight: u32) -> Self {
         Self {
             started: Timestamp::ZERO,
@@ -41,38 +41,39 @@ impl Sample {
         }
     }
 
-    /// The same, begun at this time.
+    /// The same sample with this start time.
     #[must_use]
     pub const fn at(mut self, started: Timestamp) -> Self {
         self.started = started;
         self
     }
 
-    /// The same, but it timed out or was rejected for overload.
+    /// The same sample, but of a call that timed out or was rejected for overload.
     #[must_use]
     pub const fn dropped(mut self) -> Self {
         self.ending = PermitOutcome::Dropped;
         self
     }
 
-    /// Whether it was a sign of overload.
+    /// Whether it is a sign of overload.
     pub fn is_dropped(&self) -> bool {
         self.ending == PermitOutcome::Dropped
     }
 
-    /// When it was over.
+    /// The end time.
     pub fn ended(&self) -> Timestamp {
         self.started + self.rtt
     }
 
-    /// Its duration in nanoseconds, as laws calculate.
+    /// The latency in nanoseconds, as a float for calculations.
     #[expect(
         clippy::cast_precision_loss,
         reason = "laws estimate: 2^53 ns are 104 days"
     )]
     #[inline]
     pub(super) fn nanos(&self) -> f64 {
-        // In 64 bits, as those of 128 are made a double by a call of many instructions.
+        // In 64 bits, because converting 128 bits to a float takes a function call of many
+        // instructions.
         let (seconds, rest) = (self.rtt.as_secs(), u64::from(self.rtt.subsec_nanos()));
         seconds.saturating_mul(1_000_000_000).saturating_add(rest) as f64
     }
@@ -90,14 +91,14 @@ impl From<&CompletedCall> for Sample {
     }
 }
 
-/// Why a law changed its limit.
+/// Why an algorithm changed its limit.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ChangeReason {
-    /// Calls are as quick as ever, and the limit is in use: there is room.
+    /// Calls are as fast as ever, and the limit is in use: there is room for more.
     #[display("calls are as quick as ever and the limit is in use")]
     Room,
-    /// Calls take longer: they queue.
+    /// Calls take longer, because they queue.
     #[display("calls take longer: they queue")]
     Queueing,
     /// A call timed out, or was rejected for overload.
@@ -106,13 +107,13 @@ pub enum ChangeReason {
     /// A call took longer than the threshold.
     #[display("a call took longer than the threshold")]
     Slow,
-    /// The limit is lower for a moment, to see how quick calls are without a queue.
+    /// The limit is lowered for a moment, to measure how fast calls are without a queue.
     #[display("a moment with few calls, to see how quick they are then")]
     Probing,
     /// Too few calls succeed.
     #[display("too few calls succeed")]
     Failing,
-    /// More calls succeed than are asked for.
+    /// More calls succeed than the target.
     #[display("more calls succeed than are asked for")]
     Succeeding,
     /// The machine is busier than its target.
@@ -121,22 +122,22 @@ pub enum ChangeReason {
     /// The machine is less busy than its target.
     #[display("the machine is less busy than its target")]
     Relaxed,
-    /// Somebody set the limit by hand.
+    /// An operator set the limit.
     #[display("set by hand")]
     SetByOperator,
 }
 
-/// A rule that says, after each sample, what the limit should be.
+/// An algorithm that computes the limit after each sample.
 ///
-/// A law reads nothing but its own state and the sample: no clock, no file. So it can be replayed, simulated
-/// and tested, and it doesn't know what it steers. `S` is what it learns from: calls, or readings of a
+/// It reads only its own state and the sample: no clock, no file. So it can be replayed, simulated and
+/// tested, and it doesn't know what it limits. `S` is the type of its samples: calls, or readings of a
 /// [`Gauge`](super::Gauge).
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, Sample};
 ///
-/// /// One less for each drop.
+/// /// Lowers the limit by one for each drop.
 /// struct Timid(Bounds, f64);
 ///
 /// impl LimitAlgorithm for Timid {
@@ -157,25 +158,25 @@ pub enum ChangeReason {
 ///     }
 /// }
 ///
-/// let mut law = Timid(Bounds::new(1.0, 10.0)?, 2.0);
+/// let mut algorithm = Timid(Bounds::new(1.0, 10.0)?, 2.0);
 /// let dropped = Sample::new(Duration::from_millis(1), 1).dropped();
-/// assert_eq!(law.observe(&dropped), Some(ChangeReason::Dropped));
-/// law.observe(&dropped);
-/// assert_eq!(law.limit(), 1.0);
+/// assert_eq!(algorithm.observe(&dropped), Some(ChangeReason::Dropped));
+/// algorithm.observe(&dropped);
+/// assert_eq!(algorithm.limit(), 1.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 pub trait LimitAlgorithm<S = Sample>: Send {
-    /// Between what the limit stays, whatever the samples say.
+    /// The range of the limit, whatever the samples are.
     fn bounds(&self) -> Bounds;
 
-    /// The limit as of the last sample. Before the first it may be outside of the bounds, if the law was told
-    /// to begin there; whoever uses it keeps to the bounds.
+    /// The limit after the latest sample. Before the first sample it may be outside of the bounds, if
+    /// the algorithm was configured to begin there; callers clamp it to the bounds.
     fn limit(&self) -> f64;
 
-    /// Goes on from this limit, as after a change by hand or by [`Damped`](super::Damped).
+    /// Continues from this limit, after a change by hand or by [`Damped`](super::Damped).
     fn set_limit(&mut self, limit: f64);
 
-    /// Begins at this limit, in place of what a law begins with by itself.
+    /// Begins with this limit instead of the algorithm's default.
     #[must_use]
     fn initial(mut self, limit: f64) -> Self
     where
@@ -185,11 +186,11 @@ pub trait LimitAlgorithm<S = Sample>: Send {
         self
     }
 
-    /// Takes a sample into account. The answer is why the limit changed, or `None` if it didn't.
+    /// Adds a sample. Returns why the limit changed, or `None` if it didn't.
     fn step(&mut self, sample: &S) -> Option<ChangeReason>;
 
-    /// As [`step`](Self::step), but nothing changes by samples that say nothing: of no duration, as from a
-    /// clock that was set back, ignored, or not a number.
+    /// As [`step`](Self::step), but skips samples without information: those that are ignored, of zero
+    /// duration (as from a clock that was set back), or not a number.
     fn observe(&mut self, sample: &S) -> Option<ChangeReason>
     where
         S: Observation,
@@ -202,7 +203,7 @@ pub trait LimitAlgorithm<S = Sample>: Send {
     }
 }
 
-/// The three methods of a law that keeps its limit in a field of this name, beside its bounds.
+/// The three methods of an algorithm that has its limit in a field of this name, beside its bounds.
 macro_rules! keeps_limit_in {
     ($limit:ident) => {
         fn bounds(&self) -> Bounds {
@@ -238,9 +239,9 @@ impl<S, L: LimitAlgorithm<S> + ?Sized> LimitAlgorithm<S> for Box<L> {
     }
 }
 
-/// What laws are told: a [`Sample`], or a reading of a gauge.
+/// A sample for an algorithm: a [`Sample`], or a reading of a gauge.
 pub trait Observation {
-    /// Whether it says anything.
+    /// Whether it has any information.
     fn is_informative(&self) -> bool;
 }
 
@@ -257,8 +258,8 @@ impl Observation for f64 {
     }
 }
 
-/// The least and the most that a limit may be. There is no law without a most: a signal that is stuck at
-/// success would raise it for ever.
+/// The minimum and the maximum of a limit. The maximum is mandatory: without it, a signal that is stuck
+/// at success would raise the limit for ever.
 ///
 /// ```
 /// use tollgate_adaptive::Bounds;
@@ -278,10 +279,10 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Between these two.
+    /// A range between these two.
     ///
     /// # Errors
-    /// If one isn't a finite number above 0, or the least is more than the most.
+    /// If one isn't a finite number above 0, or the minimum is above the maximum.
     pub fn new(min: f64, max: f64) -> Result<Self, AlgorithmError> {
         if min.is_finite() && max.is_finite() && 0.0 < min && min <= max {
             Ok(Self { min, max })
@@ -290,17 +291,18 @@ impl Bounds {
         }
     }
 
-    /// The least.
+    /// The minimum.
     pub const fn min(&self) -> f64 {
         self.min
     }
 
-    /// The most.
+    /// The maximum.
     pub const fn max(&self) -> f64 {
         self.max
     }
 
-    /// What a law may begin at: also a number outside of the bounds, but none that it would never come back from.
+    /// A valid initial limit: possibly outside of the bounds, but never one from which the algorithm
+    /// couldn't recover.
     pub(super) fn initial_limit(&self, limit: f64) -> f64 {
         if limit.is_finite() && limit > 0.0 {
             limit
@@ -309,7 +311,7 @@ impl Bounds {
         }
     }
 
-    /// The number between them that is nearest. What isn't a number is the least.
+    /// The nearest number within the bounds. NaN becomes the minimum.
     #[inline]
     pub fn clamp(&self, limit: f64) -> f64 {
         if limit.is_nan() {
@@ -320,51 +322,51 @@ impl Bounds {
     }
 }
 
-/// A law that can't be.
+/// Why an algorithm's settings are invalid.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq)]
 #[non_exhaustive]
 pub enum AlgorithmError {
-    /// The least and the most of a limit don't go together.
+    /// The minimum and the maximum of a limit are invalid.
     #[display(
         "a limit between {min} and {max}: both have to be numbers above 0, and the least no more than the most"
     )]
     Bounds {
-        /// The least that was asked for.
+        /// The given minimum.
         min: f64,
-        /// The most that was asked for.
+        /// The given maximum.
         max: f64,
     },
-    /// A number of a law is out of its range.
+    /// A parameter of an algorithm is out of its range.
     #[display("{name} of {given}: it has to be {expected}")]
     Parameter {
-        /// Which number.
+        /// The parameter's name.
         name: &'static str,
-        /// What was given.
+        /// The given value.
         given: f64,
-        /// What it has to be.
+        /// The valid range.
         expected: &'static str,
     },
 }
 
-/// What a number of a law may be, and how that is said.
+/// A valid range of a parameter, and its description for errors.
 pub(super) struct ParameterRange(fn(f64) -> bool, &'static str);
 
 impl ParameterRange {
-    /// A part of something that may be all of it.
+    /// A fraction that may be 1.
     pub(super) const FRACTION: Self = Self(|n| n > 0.0 && n <= 1.0, "above 0 and at most 1");
-    /// A part of something that is never all of it.
+    /// A fraction below 1.
     pub(super) const BELOW_ONE: Self = Self(|n| n > 0.0 && n < 1.0, "above 0 and below 1");
-    /// None of something, or a part of it.
+    /// A fraction below 1 that may be 0.
     pub(super) const FROM_ZERO: Self = Self(|n| (0.0..1.0).contains(&n), "from 0 on and below 1");
-    /// So many times something, and not less of it.
+    /// A factor of at least 1.
     pub(super) const MULTIPLE: Self = Self(|n| n.is_finite() && n >= 1.0, "1 or more");
-    /// More of something.
+    /// A factor above 1.
     pub(super) const ABOVE_ONE: Self = Self(|n| n.is_finite() && n > 1.0, "above 1");
     pub(super) const POSITIVE: Self = Self(|n| n.is_finite() && n > 0.0, "above 0");
     pub(super) const ABOVE_ZERO: Self = Self(|n| n > 0.0, "above 0");
     pub(super) const NOT_NEGATIVE: Self = Self(|n| n.is_finite() && n >= 0.0, "0 or more");
 
-    /// The number that has this name, if it may be so.
+    /// The given value, if it is within the range.
     pub(super) fn check(&self, name: &'static str, given: f64) -> Result<f64, AlgorithmError> {
         let Self(is_fine, expected) = *self;
         is_fine(given)

@@ -1,37 +1,38 @@
 //! Adaptive limits, a circuit breaker, protected calls and load shedding, on the limits of `tollgate`.
 //!
-//! A law says what a limit should be, and a [`AdaptiveController`] puts it in force:
+//! An algorithm (a *control law*: a rule that sets a limit from samples) decides what a limit should
+//! be, and an [`AdaptiveController`] applies it:
 //!
 //! ```
 //! use tollgate_adaptive::{Bounds, AdaptiveController, Little};
 //!
-//! // How many concurrent calls a backend can take is found out, between 5 and 200.
+//! // Finds out how many concurrent calls a backend can take, between 5 and 200.
 //! let controller = AdaptiveController::new(Little::new(Bounds::new(5.0, 200.0)?));
 //! let limiter = controller.concurrency().build();
 //! if let Ok(permit) = limiter.try_acquire() {
-//!     // … call the backend; its latency and how it ended are what the law learns from.
+//!     // … call the backend; the algorithm learns from its latency and its outcome.
 //!     permit.success();
 //! }
 //! # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 //! ```
 //!
-//! | law | learns from | choose it when |
+//! | algorithm | learns from | choose it when |
 //! |---|---|---|
 //! | [`Little`] | mean latency, in flight | by default: few assumptions, and measured in every scenario of `docs/explanation/adaptive.md` |
 //! | [`Aimd`] | drops | there is a clear sign of overload, and nothing else |
-//! | [`LatencyThreshold`] | latency against a promise | users were promised a latency |
-//! | [`Vegas`], [`Gradient`], [`Gradient2`] | latency | Netflix's are in use, and the same answers are wanted |
-//! | [`Bbr`] | delivered rate, least latency | calls take an even time |
-//! | [`SelfTuning`] | how many succeed | a rate against a server that rejects |
-//! | [`GaugeTarget`] | a gauge, as CPU | the machine itself is what is scarce |
+//! | [`LatencyThreshold`] | latency against a threshold | users were promised a latency |
+//! | [`Vegas`], [`Gradient`], [`Gradient2`] | latency | results have to match those of Netflix's |
+//! | [`Bbr`] | delivered rate, least latency | all calls take about the same time |
+//! | [`SelfTuning`] | the share of successes | a rate against a server that rejects |
+//! | [`GaugeTarget`] | a gauge, such as CPU usage | the machine itself is the bottleneck |
 //!
-//! Any of them may be [`Windowed`] and [`Damped`].
+//! Each of them can be [`Windowed`] and [`Damped`].
 //!
-//! | module | what it has |
+//! | module | contents |
 //! |---|---|
 //! | [`breaker`] | a circuit breaker: no calls to a backend that fails |
-//! | `protect` | breaker, rate and bulkhead around a call; retries, their budget, client-side throttling |
-//! | [`shed`] | the least critical requests denied first; guaranteed shares of one limit |
+//! | `protect` | breaker, rate and bulkhead around a call; retries with backoff and a budget, client-side throttling |
+//! | [`shed`] | load shedding by criticality; guaranteed shares of one limit |
 //! | `simulation` | a queueing simulator on virtual time (feature `simulation`) |
 
 #![forbid(unsafe_code)]

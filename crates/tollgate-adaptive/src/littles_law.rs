@@ -1,4 +1,5 @@
-//! The default law: by Little's law, as many in flight as the servers work on, and a short queue.
+//! The default algorithm: by Little's law, it allows as many calls as the servers work on, and a short
+//! queue.
 
 use tollgate::Timestamp;
 
@@ -6,104 +7,122 @@ use super::law::ParameterRange;
 use super::random::SplitMix64;
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
-/// The most that a limit grows, and the least that it falls to, from one window to the next.
+/// The highest growth and the deepest drop of the limit from one window to the next, as factors.
 const MAX_GROWTH_AND_DROP: (f64, f64) = (2.0, 0.5);
-/// A probe has this part of the limit, and if that isn't few enough, this part of that, and so on.
+/// A probe lowers the limit to this part. If that isn't few enough, it lowers that to the same part,
+/// and so on.
 const PROBE: f64 = 0.5;
-/// It isn't few enough if calls are quicker by more than this part than they were with more of them.
+/// It isn't few enough if calls are faster, by more than this part, than they were with more of them.
 const DEEPEN_IF_QUICKER_BY: f64 = 0.25;
-/// From the second time on it has this part of a window's samples: few at once need long for many.
+/// From the second step on, a probe needs only this part of a window's samples: with few calls in
+/// flight, many samples take long.
 const DEEP_PROBE_SAMPLES: f64 = 0.5;
-/// A window that is quicker than usual by this part, though nothing changed here: others may probe.
+/// A window that is faster than usual by this part, though nothing changed here: another instance may
+/// be probing.
 const LATENCY_DIP: f64 = 0.04;
-/// Then this instance joins them, if no more than this part of its time until the next probe is left.
+/// Then this instance joins the probe, if at most this part of the time until its own next probe
+/// remains.
 const JOIN_PROBE_WITHIN: f64 = 0.8;
-/// A probe whose calls are quicker than usual by no more than this part found no queue.
+/// A probe whose calls are faster than usual by at most this part found no queue.
 const SAME_LATENCY: f64 = 0.1;
-/// One whose calls take less than this part of what is usual drained a queue: what they take is the quiet latency.
+/// A probe whose calls take less than this part of the usual latency drained a queue: their latency is
+/// the quiet latency.
 const DRAINED_LATENCY: f64 = 0.7;
-/// The quiet latency grows by no more than this factor from one probe to the next.
+/// The quiet latency grows by at most this factor from one probe to the next.
 const QUIET_LATENCY_GROWTH: f64 = 1.1;
-/// And becomes so many times what it was if it can't be told who fills the queue.
+/// Its factor when the probe can't tell whether other instances fill the queue.
 const QUIET_LATENCY_DECAY: f64 = 0.95;
-/// A quiet latency that falls by more than this part was far off, and is looked at again soon.
+/// A quiet latency that falls by more than this part was far off, and is probed again soon.
 const QUIET_LATENCY_ERROR: f64 = 0.2;
-/// A limit that has fallen to less than this part of what the last probe left: calls may just have become slower.
+/// If the limit has fallen below this part of what the last probe left, calls may just have become
+/// slower.
 const LIMIT_COLLAPSE: f64 = 0.5;
-/// Or by this one while calls are suspected to have become slower.
+/// The highest growth of the quiet latency while calls are suspected to have become slower.
 const QUIET_LATENCY_FAST_GROWTH: f64 = 1.25;
-/// That is looked at until so many probes didn't confirm it, as long as calls take longer than the quiet latency by this part.
+/// The suspicion ends after this many probes that didn't confirm it, or once calls take less than this
+/// part longer than the quiet latency.
 const SLOWDOWN_CHECKS: (u8, f64) = (3, 0.3);
-/// A window whose calls take more than so many times the usual, and are slower by more than so many deviations of its mean, is
-/// no chance: calls became slower at once, or servers are gone.
+/// A window whose calls take more than this multiple of the usual latency, and are slower by more than
+/// this many deviations of its mean, isn't random variation: calls became slower suddenly, or servers
+/// are gone.
 const LATENCY_JUMP: (f64, f64) = (1.5, 3.0);
-/// That is looked into if the limit would fall to less than this part.
+/// A jump leads to a probe if the limit would fall below this part.
 const JUMP_LIMIT_DROP: f64 = 0.7;
-/// With fewer in flight than this part of the limit, the limit isn't what holds calls back, and needn't fall.
+/// With fewer calls in flight than this part of the limit, the limit isn't the bottleneck, and needn't
+/// fall.
 const BINDING_UTILIZATION: f64 = 0.75;
-/// A second window of few is as quick as the first, up to this part: nobody gives way any more.
+/// A second window of a probe is as fast as the first, within this part: no other instance is still
+/// lowering its limit.
 const SETTLED_LATENCY: f64 = 0.15;
-/// A window that has so many samples, and as many as the limit, is over after so many nanoseconds.
+/// A window with this many samples, and as many as the limit, ends after this many nanoseconds.
 const WINDOW_BOUND: (f64, u64) = (10.0, 1_000_000_000);
-/// How much calls differ without a queue is a mean over about so many of them.
+/// The spread of calls without a queue is a mean over about this many of them.
 const SPREAD_MEMORY_SAMPLES: f64 = 1_000.0;
-/// A window has up to so many times the samples where calls differ much.
+/// A window has up to this many times the samples if latencies spread widely.
 const MAX_WINDOW_STRETCH: f64 = 8.0;
-/// Soon is after so many windows.
+/// "Soon" is after this many windows.
 const SOON_WINDOWS: u32 = 2;
 /// How fast the usual latency follows the windows' means.
 const USUAL_SMOOTHING: f64 = 0.3;
-/// A limit that should fall to less than this part at once, or rise to more than its inverse, isn't chance: it is followed
-/// in full.
+/// A limit that should fall below this part in one step, or rise above its inverse, isn't random
+/// variation: it is followed in full.
 const FAR_CHANGE: f64 = 0.6;
-/// Any other change goes this part of the way.
+/// Any other change moves by this part of the difference.
 const DAMPING: f64 = 0.5;
-/// But for one by less than this part, which is chance.
+/// Except a change below this part, which is random variation and is ignored.
 const NOISE: f64 = 0.03;
-/// The part of calls that are dropped follows each by this part, and below the second one drops say nothing about load: three
-/// in a row do, and one of a hundred never does by itself.
+/// The smoothing of the drop rate, and the rate below which drops indicate no overload. Three drops in
+/// a row exceed it; a steady one in a hundred never does.
 const DROP_RATE_SMOOTHING_AND_THRESHOLD: (f64, f64) = (0.02, 0.05);
 
-/// Keeps as many in flight as the servers work on, three quarters as many more, and one: the default law.
+/// Keeps as many calls in flight as the servers work on, three quarters more, and one: the default
+/// algorithm.
 ///
-/// With `n` in flight and a mean latency `m`, `n / m` calls are done a second (Little's law). If a call takes `q`
-/// without a queue, then `n × q / m` of them are being worked on, and the others wait. The limit is 1.75 × that + 1.3:
-/// enough that no server idles, too few for a long queue. One window suffices to find it from any
-/// limit, whatever the distribution of service times is, because only means are compared.
+/// With `n` in flight and a mean latency `m`, `n / m` calls complete per second (Little's law). If a
+/// call takes `q` without a queue, then `n × q / m` of them are being worked on, and the others wait.
+/// The limit is 1.75 × that + 1.3: enough that no server idles, too few for a long queue. One window
+/// suffices to find it from any limit, whatever the distribution of service times, because only means
+/// are compared.
 ///
-/// The quiet latency `q` is what has to be known. Every so often the limit falls to a half for one window, a probe, and to
-/// a half of that as long as calls become much quicker by it. If they are much quicker in the end than before, there was a
-/// queue, and there is none now: what they take is `q`. If they are as quick as before there was none, or others fill it:
-/// what one instance doesn't send, others do. From here that looks the same, so `q` rises by a little only.
+/// The algorithm has to know the quiet latency `q`. Every so often it probes: it halves the limit for
+/// one window, and halves it again as long as calls become much faster. If they end up much faster than
+/// before, there was a queue and it is drained now: their latency is `q`. If they are as fast as
+/// before, either there was no queue, or other instances fill it with calls that this one doesn't send.
+/// From here the two look the same, so `q` rises only a little.
 ///
-/// Several instances therefore probe together: one that sees calls become quicker, and doesn't know why, joins whoever
-/// probes. Once all have given way, each of them measures `q`, whatever it believed before.
+/// Several instances therefore probe together: one that sees calls become faster without a cause of its
+/// own joins the probe. Once all have lowered their limits, each of them measures `q`, whatever its
+/// estimate before.
 ///
-/// Calls that become much slower all at once are no reason to fall: either servers are gone, or each call takes longer. The
-/// law probes at once, and so does every other instance, as all see it. If calls stay slow with few of them, they are slower
-/// and there is no queue: `q` is what they take now, and the limit is what it was before, or more.
-/// How far chance may mislead is taken from how much calls differ without a queue; where they differ much,
-/// windows have up to eight times the samples. A window is over after a second if it has ten samples and as many as the limit.
+/// A sudden jump in latency is no reason to lower the limit: either servers are gone, or each call
+/// takes longer. The algorithm probes immediately, and so does every other instance, because all see
+/// the jump. If calls stay slow with few of them, there is no queue: `q` is their latency now, and the
+/// limit is what it was before, or more.
 ///
-/// Drops halve the limit, once for all calls that began before, if they are more than one call of twenty of late, as three in a row
-/// are. Fewer change nothing: a backend that fails one call of a hundred, whatever its load, would be left with the least limit for ever.
+/// The spread of calls without a queue shows how far random variation may mislead. If they spread
+/// widely, windows have up to eight times the samples. A window ends after a second if it has ten
+/// samples and as many as the limit.
 ///
-/// With fewer servers than instances there is a queue even if each of them sends one call at a time, so none can know
-/// what a call takes without one. Such a limit belongs in front of the servers.
+/// Drops halve the limit once they are more than one call in twenty lately, as three in a row are; one
+/// halving counts for all calls that began before. A lower drop rate changes nothing: a backend that
+/// fails one call in a hundred at any load would otherwise keep the minimum limit for ever.
+///
+/// With fewer servers than instances there is a queue even if each instance sends one call at a time,
+/// so none can know the latency without one. Such a limit belongs in front of the servers.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Timestamp;
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, Little, Sample};
 ///
-/// // 8 servers, 10 ms a call, and always as much in flight as is allowed.
-/// let mut law = Little::new(Bounds::new(1.0, 200.0)?);
+/// // 8 servers, 10 ms a call, and always as many in flight as the limit.
+/// let mut algorithm = Little::new(Bounds::new(1.0, 200.0)?);
 /// for number in 0..20_000_u64 {
-///     let in_flight = law.limit().floor();
+///     let in_flight = algorithm.limit().floor();
 ///     let rtt = Duration::from_millis(10).mul_f64((in_flight / 8.0).max(1.0));
-///     law.observe(&Sample::new(rtt, in_flight as u32).at(Timestamp::from_millis(100 * number)));
+///     algorithm.observe(&Sample::new(rtt, in_flight as u32).at(Timestamp::from_millis(100 * number)));
 /// }
-/// assert!((14.0..=17.0).contains(&law.limit()), "1.75 × 8 + 1.3: {}", law.limit());
+/// assert!((14.0..=17.0).contains(&algorithm.limit()), "1.75 × 8 + 1.3: {}", algorithm.limit());
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,7 +135,7 @@ pub struct Little {
     probe_every: u32,
     /// The mean latency without a queue, in nanoseconds; 0 before the first window.
     quiet_latency_nanos: f64,
-    /// Calls that began before aren't looked at: they ran under another limit.
+    /// Calls that began earlier are skipped: they ran under another limit.
     samples_since: Timestamp,
     window: LatencyWindow,
     /// The running mean of windows' means, in nanoseconds; 0 before the first.
@@ -124,28 +143,28 @@ pub struct Little {
     until_probe: u32,
     /// The limit after the last probe.
     probed_limit: f64,
-    /// So many more probes because calls may have become slower; 0 if nothing says so.
+    /// Remaining probes for a suspected slowdown; 0 without a suspicion.
     slowdown_checks: u8,
     /// The squared ratio of deviation to mean of calls without a queue.
     latency_variance_ratio: f64,
     /// When the window began.
     window_start: Timestamp,
     active_probe: Option<ActiveProbe>,
-    /// The part of calls that were dropped of late.
+    /// The recent share of calls that were dropped.
     drop_rate: f64,
     chance: SplitMix64,
 }
 
-/// Why a probe is on.
+/// The cause of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProbeCause {
-    /// It is time for one.
+    /// It was scheduled.
     Schedule,
-    /// Calls became much slower at once, which all who share the servers see.
+    /// Calls became much slower suddenly, which all instances that share the servers see.
     Jump,
 }
 
-/// A probe that is on.
+/// A probe in progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ActiveProbe {
     cause: ProbeCause,
@@ -153,11 +172,11 @@ struct ActiveProbe {
     before: LatencyWindow,
     /// The limit before it.
     limit: f64,
-    /// The mean latency with twice as many, in nanoseconds.
+    /// The mean latency with twice as many calls in flight, in nanoseconds.
     above: f64,
     /// How often the limit was halved.
     depth: u32,
-    /// What the window before took at the same limit; 0 if there was none.
+    /// The mean latency of the previous window at the same limit; 0 if there was none.
     first: f64,
 }
 
@@ -175,7 +194,7 @@ impl ActiveProbe {
 }
 
 impl Little {
-    /// From 20 on, or what of it is within the bounds; windows of 100 samples, probes every 100 windows or so.
+    /// Begins at 20, within the bounds; windows of 100 samples, and a probe every 100 windows or so.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
@@ -199,39 +218,40 @@ impl Little {
         }
     }
 
-    /// So many times what is worked on, and so many more: 1.75 and 1.3 unless said otherwise.
+    /// The factor for calls that are worked on, and the constant that is added: 1.75 and 1.3 by
+    /// default.
     ///
     /// # Errors
-    /// Unless the first is a number above 1 and the second one from 0 on.
+    /// Unless the first is above 1 and the second at least 0.
     pub fn headroom(mut self, times: f64, more: f64) -> Result<Self, AlgorithmError> {
         self.gain = ParameterRange::ABOVE_ONE.check("a gain", times)?;
         self.headroom = ParameterRange::NOT_NEGATIVE.check("room for more", more)?;
         Ok(self)
     }
 
-    /// A window has so many samples, and twice the limit at least: 100 unless said otherwise. Where calls differ much it has up to
-    /// eight times as many; after a second it is over with fewer.
+    /// The samples of a window, and at least twice the limit: 100 by default. If latencies spread
+    /// widely, it has up to eight times as many; after a second it ends with fewer.
     #[must_use]
     pub fn samples(mut self, least: u32) -> Self {
         self.samples = f64::from(least.max(2));
         self
     }
 
-    /// Probes after about so many windows, or sooner with others: 100 unless said otherwise.
+    /// Probes after about this many windows, or sooner together with other instances: 100 by default.
     #[must_use]
     pub fn probe_every(mut self, windows: u32) -> Self {
         self.probe_every = windows.max(2);
         self
     }
 
-    /// Probes by other chance than other instances do.
+    /// The seed of the probes' schedule; use a different one for each instance.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.chance = SplitMix64::new(seed);
         self
     }
 
-    /// The mean latency without a queue as it is believed to be, in nanoseconds; 0 before the first window.
+    /// The estimated mean latency without a queue, in nanoseconds; 0 before the first window.
     pub fn quiet_nanos(&self) -> f64 {
         self.quiet_latency_nanos
     }
@@ -243,7 +263,7 @@ impl Little {
         self.window = LatencyWindow::default();
     }
 
-    /// A window is over.
+    /// Ends a window.
     #[cold]
     fn end_window(&mut self, now: Timestamp) -> Option<ChangeReason> {
         let window = std::mem::take(&mut self.window);
@@ -272,7 +292,7 @@ impl Little {
         self.quiet_latency_nanos = self.quiet_latency_nanos.min(mean + 2.0 * deviation);
         let in_flight = window.mean_in_flight();
         if in_flight * 2.0 < self.limit {
-            // The limit isn't what holds calls back: there is nothing to learn about it, and no queue.
+            // The limit isn't the bottleneck: the window shows nothing about it, and there is no queue.
             return None;
         }
         let wanted = self.wanted_limit(self.in_service(&window));
@@ -301,7 +321,7 @@ impl Little {
         self.adjust_limit(wanted, now)
     }
 
-    /// Goes towards this limit.
+    /// Moves towards this limit.
     fn adjust_limit(&mut self, wanted: f64, now: Timestamp) -> Option<ChangeReason> {
         let before = self.limit;
         let wanted = wanted.clamp(
@@ -329,13 +349,13 @@ impl Little {
         })
     }
 
-    /// How many of those in flight are worked on.
+    /// How many of the calls in flight are being worked on.
     fn in_service(&self, window: &LatencyWindow) -> f64 {
         window.mean_in_flight() * (self.quiet_latency_nanos / window.mean()).min(1.0)
     }
 
-    /// By how much the mean of a window may be off, in nanoseconds. A window may have had none of the rare slow calls, so it is
-    /// no less than what is known of calls without a queue.
+    /// The possible error of a window's mean, in nanoseconds. A window may have missed the rare slow
+    /// calls, so the error is at least that of the known spread of calls without a queue.
     fn deviation(&self, window: &LatencyWindow) -> f64 {
         let known =
             self.latency_variance_ratio * self.quiet_latency_nanos * self.quiet_latency_nanos
@@ -347,7 +367,7 @@ impl Little {
         self.gain * in_service + self.headroom
     }
 
-    /// Goes on with half as many.
+    /// Halves the limit for a probe.
     fn begin_probe(&mut self, probe: ActiveProbe, now: Timestamp) -> ChangeReason {
         self.active_probe = Some(ActiveProbe {
             depth: probe.depth + 1,
@@ -357,7 +377,7 @@ impl Little {
         ChangeReason::Probing
     }
 
-    /// A window of a probe is over.
+    /// Ends a window of a probe.
     fn end_probe(
         &mut self,
         probe: &ActiveProbe,
@@ -377,7 +397,7 @@ impl Little {
         }
         let is_jump = probe.cause == ProbeCause::Jump;
         if is_jump && (probe.first == 0.0 || mean < probe.first * (1.0 - SETTLED_LATENCY)) {
-            // Others have seen the jump too, and may give way only now.
+            // Other instances have seen the jump too, and may be lowering their limits only now.
             self.active_probe = Some(ActiveProbe {
                 first: mean,
                 ..*probe
@@ -385,7 +405,8 @@ impl Little {
             return None;
         }
         if probe.limit < self.bounds.min() + 1.0 {
-            // There is nothing to lose where it can't fall: the quiet latency may rise until it is what calls take.
+            // At the minimum there is nothing to lose: the quiet latency may rise to the calls'
+            // latency.
             self.slowdown_checks = self.slowdown_checks.max(2);
         }
         let spread = window.mean_variance() * window.count / (mean * mean);
@@ -394,7 +415,7 @@ impl Little {
         self.learn_quiet_latency(mean, probe.cause);
         let ActiveProbe { before, limit, .. } = probe;
         let in_service = self.in_service(before);
-        // Down at once, as a probe is sure of what it found.
+        // Falls in one step, because a probe's result is certain.
         self.set_limit_at(
             self.wanted_limit(in_service)
                 .min(limit * MAX_GROWTH_AND_DROP.0),
@@ -404,12 +425,12 @@ impl Little {
         Some(ChangeReason::Room)
     }
 
-    /// What the mean latency of a probe says about the quiet one.
+    /// Updates the quiet latency by the mean latency of a probe.
     fn learn_quiet_latency(&mut self, is: f64, cause: ProbeCause) {
         let (quiet, part) = (self.quiet_latency_nanos, is / self.usual_latency_nanos);
         let looks = std::mem::take(&mut self.slowdown_checks);
         if is <= quiet {
-            // It never takes less than the quiet latency.
+            // A call never takes less than the quiet latency.
             let is_far = is < quiet * (1.0 - QUIET_LATENCY_ERROR);
             if is_far {
                 self.until_probe = SOON_WINDOWS;
@@ -418,7 +439,8 @@ impl Little {
             return;
         }
         if cause == ProbeCause::Jump {
-            // All who share the servers have seen it and given way, so there is no queue: calls are slower.
+            // All instances that share the servers have seen the jump and lowered their limits, so
+            // there is no queue: calls are slower.
             self.quiet_latency_nanos = is;
             self.until_probe = SOON_WINDOWS;
             self.usual_latency_nanos = 0.0;
@@ -449,7 +471,7 @@ impl Little {
 
     fn schedule_probe(&mut self) {
         if self.probed_limit == 0.0 {
-            // Before the first one is over nothing is known: a second look soon.
+            // Before the first probe ends, the quiet latency is only a guess: probe again soon.
             self.until_probe = SOON_WINDOWS;
             return;
         }
@@ -488,7 +510,8 @@ impl LimitAlgorithm for Little {
     #[inline]
     fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         if sample.started < self.samples_since {
-            // One that is over before the limit was set says that the clock was set back: it counts from there.
+            // A call that ended before the limit was set shows that the clock was set back: count from
+            // there.
             self.samples_since = self.samples_since.min(sample.ended());
             return None;
         }

@@ -1,4 +1,4 @@
-//! Laws by name, for whoever reads them from a file or a command line.
+//! Algorithms by name, for files and command lines.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,17 @@ use super::{
     Little, SelfTuning, Vegas, Windowed,
 };
 
-/// A law by its name, with the numbers that it has unless others are chosen.
+/// An algorithm by its name, with default parameters.
 ///
 /// ```
 /// use tollgate_adaptive::{Bounds, AdaptiveAlgorithm};
 ///
-/// let law: AdaptiveAlgorithm = "gradient2".parse()?;
-/// assert_eq!(law, AdaptiveAlgorithm::Gradient2);
-/// assert_eq!(law.make(Bounds::new(5.0, 200.0)?, 0)?.limit(), 20.0);
+/// let algorithm: AdaptiveAlgorithm = "gradient2".parse()?;
+/// assert_eq!(algorithm, AdaptiveAlgorithm::Gradient2);
+/// assert_eq!(algorithm.make(Bounds::new(5.0, 200.0)?, 0)?.limit(), 20.0);
 /// assert_eq!(
 ///     "newton".parse::<AdaptiveAlgorithm>().unwrap_err().to_string(),
-///     "no law is named newton; there are little, aimd, vegas, gradient, gradient2, windowed, bbr, latency, self-tuning"
+///     "no algorithm is named newton; there are little, aimd, vegas, gradient, gradient2, windowed, bbr, latency, self-tuning"
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -43,12 +43,12 @@ pub enum AdaptiveAlgorithm {
     Bbr,
     /// [`LatencyThreshold`] at twice the running 90th percentile.
     Latency,
-    /// [`SelfTuning`] for 95 % of successes.
+    /// [`SelfTuning`] with a target of 95 % successes.
     SelfTuning,
 }
 
 impl AdaptiveAlgorithm {
-    /// All of them, the default first.
+    /// All algorithms, the default first.
     pub const ALL: [Self; 9] = [
         Self::Little,
         Self::Aimd,
@@ -61,7 +61,7 @@ impl AdaptiveAlgorithm {
         Self::SelfTuning,
     ];
 
-    /// Its name.
+    /// The name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Little => "little",
@@ -76,10 +76,10 @@ impl AdaptiveAlgorithm {
         }
     }
 
-    /// The law, from 20 on if that is within the bounds, with chance from this seed where it has any.
+    /// The algorithm, beginning at 20 within the bounds, with this seed if it uses randomness.
     ///
     /// # Errors
-    /// None of those that there are now.
+    /// None of the current algorithms fails.
     pub fn make(
         self,
         bounds: Bounds,
@@ -110,9 +110,9 @@ impl fmt::Display for AdaptiveAlgorithm {
     }
 }
 
-/// A name that no law has.
+/// A name that isn't an algorithm.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
-#[display("no law is named {_0}; there are {}", AdaptiveAlgorithm::ALL.map(AdaptiveAlgorithm::name).join(", "))]
+#[display("no algorithm is named {_0}; there are {}", AdaptiveAlgorithm::ALL.map(AdaptiveAlgorithm::name).join(", "))]
 pub struct UnknownAlgorithm(#[error(not(source))] String);
 
 impl FromStr for AdaptiveAlgorithm {

@@ -1,11 +1,11 @@
-//! A call that is protected: breaker, rate and bulkhead around it, tried again with care.
+//! A protected call: breaker, rate and bulkhead around it, and careful retries.
 //!
 //! ```text
-//! breaker ─► rate ─► bulkhead ─► the call ─► what came of it is told to all three
+//! breaker ─► rate ─► bulkhead ─► the call ─► its outcome is reported to all three
 //! ```
 //!
-//! An open breaker charges nothing. A full bulkhead gives the token of the rate back. Whatever is
-//! dropped on the way, by a timeout or because nobody waits any more, gives back what it has.
+//! An open breaker charges nothing. A full bulkhead refunds the token of the rate. A call that is
+//! dropped on the way, by a timeout or because its caller gave up, releases everything it holds.
 
 mod budget;
 mod call;

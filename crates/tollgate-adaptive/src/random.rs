@@ -1,8 +1,9 @@
-//! Chance from a seed: the same numbers in every run, for laws that probe and for simulations.
+//! Randomness from a seed: the same numbers in every run, for algorithms that probe and for
+//! simulations.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A generator of numbers that look random (SplitMix64), of one word.
+/// A pseudo-random number generator with one word of state (SplitMix64).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SplitMix64(u64);
 
@@ -16,7 +17,7 @@ impl SplitMix64 {
         mix_bits(self.0)
     }
 
-    /// A number from 0 up to, but not, 1.
+    /// A number from 0 up to, but excluding, 1.
     #[expect(
         clippy::cast_precision_loss,
         reason = "53 bits are what a double holds exactly"
@@ -26,12 +27,13 @@ impl SplitMix64 {
     }
 }
 
-/// A seed that differs between processes of a fleet, whenever and wherever they start, and within one.
+/// A seed that differs between the processes of a fleet, whenever and wherever they start, and between
+/// calls in one process.
 pub(crate) fn random_seed() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// The bits of a word, each of which depends on all of it.
+/// Mixes the bits of a word, so that each depends on all of them.
 pub(crate) const fn mix_bits(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -1,25 +1,25 @@
-//! By the share of calls that succeed.
+//! By the share of successful calls.
 
 use super::law::{ParameterRange, keeps_limit_in};
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
-/// Lowers the limit while too few calls succeed, and raises it while more do than are asked for.
+/// Lowers the limit while too few calls succeed, and raises it while more succeed than the target.
 ///
-/// It looks at how calls ended and not at how long they took, so it suits rates against a server that rejects
-/// what is too much. From 10 samples on: below the target ×0.9, above the target + 0.05 ×1.05. A target above
-/// 0.95 could never be exceeded by so much; there it is half of the way to 1.
+/// It reads the outcome of calls and not their latency, so it suits rates against a server that rejects
+/// excess calls. After every 10 samples: below the target ×0.9, above the target + 0.05 ×1.05. With a
+/// target above 0.95, no share could exceed it by 0.05, so the threshold there is halfway to 1.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, Sample, SelfTuning};
 ///
-/// let mut law = SelfTuning::new(Bounds::new(10.0, 1_000.0)?, 0.9)?.initial(100.0);
+/// let mut algorithm = SelfTuning::new(Bounds::new(10.0, 1_000.0)?, 0.9)?.initial(100.0);
 /// let sample = Sample::new(Duration::from_millis(5), 0);
 /// for _ in 0..9 {
-///     assert_eq!(law.observe(&sample.dropped()), None);
+///     assert_eq!(algorithm.observe(&sample.dropped()), None);
 /// }
-/// assert_eq!(law.observe(&sample.dropped()), Some(ChangeReason::Failing));
-/// assert_eq!(law.limit(), 90.0);
+/// assert_eq!(algorithm.observe(&sample.dropped()), Some(ChangeReason::Failing));
+/// assert_eq!(algorithm.limit(), 90.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub struct SelfTuning {
 }
 
 impl SelfTuning {
-    /// This share of calls should succeed.
+    /// The target share of successful calls.
     ///
     /// # Errors
     /// Unless it is above 0 and below 1.
@@ -52,7 +52,7 @@ impl SelfTuning {
         })
     }
 
-    /// Judges by so many samples at a time: 10 unless said otherwise.
+    /// The samples for each step: 10 by default.
     #[must_use]
     pub fn samples(mut self, samples: u32) -> Self {
         self.samples = samples.max(1);

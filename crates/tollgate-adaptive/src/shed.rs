@@ -1,8 +1,8 @@
-//! Who is let through when not all can be: by how critical a request is, or by guaranteed shares.
+//! Which requests are admitted when not all can be: by criticality, or by guaranteed shares.
 
 use std::fmt;
 use std::sync::Arc;
-// Not loom's: each count is one word of its own, and the gate decides.
+// Not loom's atomics: each count is a word of its own, and the gate decides.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use derive_more::{Display, Error};
@@ -22,20 +22,20 @@ use tollgate::concurrency::{
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Criticality {
-    /// It can come again later, as what runs at night.
+    /// It can be retried later, such as a nightly job.
     Sheddable,
-    /// Users notice.
+    /// Users notice its failure.
     #[default]
     Default,
-    /// It has to be done, as a payment.
+    /// It must be done, such as a payment.
     Critical,
 }
 
 impl Criticality {
-    /// All of them, those that are shed first first.
+    /// All classes, in the order in which they are shed.
     pub const ALL: [Self; 3] = [Self::Sheddable, Self::Default, Self::Critical];
 
-    /// Its name.
+    /// The name of the class.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sheddable => "sheddable",
@@ -60,13 +60,13 @@ impl std::str::FromStr for Criticality {
     }
 }
 
-/// A name that no class has.
+/// A name that isn't a class.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[display("no class is named {_0}; there are critical, default and sheddable")]
 pub struct UnknownCriticality(#[error(not(source))] String);
 
-/// Which part of a limit each class may use: 70 % for sheddable requests, 90 % for default ones and all of it for critical
-/// ones, unless chosen otherwise.
+/// The part of a limit that each class may use: by default 70 % for sheddable requests, 90 % for
+/// default ones and all of it for critical ones.
 ///
 /// ```
 /// use tollgate_adaptive::shed::{Criticality, CriticalityShares};
@@ -79,7 +79,8 @@ pub struct UnknownCriticality(#[error(not(source))] String);
 pub struct CriticalityShares([u8; 3]);
 
 impl CriticalityShares {
-    /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
+    /// The percentages for sheddable and default requests. A class never has a higher share than the
+    /// class above it.
     pub const fn new(sheddable: u8, default: u8) -> Self {
         let default = if default < 100 { default } else { 100 };
         let sheddable = if sheddable < default {
@@ -90,12 +91,12 @@ impl CriticalityShares {
         Self([sheddable, default, 100])
     }
 
-    /// The part of a class, in percent.
+    /// The share of a class, in percent.
     pub const fn percent(self, class: Criticality) -> u8 {
         self.0[class as usize]
     }
 
-    /// How many a class may use of so many, rounded down, and one at least if there is any.
+    /// How many of `limit` permits a class may use, rounded down; at least 1 unless the limit is 0.
     pub fn of(self, class: Criticality, limit: u32) -> u32 {
         percent_of_limit(limit, self.percent(class))
     }
@@ -107,11 +108,12 @@ impl Default for CriticalityShares {
     }
 }
 
-/// Sheds less critical requests first: each class may use a part of one limit.
+/// Load shedding by criticality: each class may use a part of one limit.
 ///
-/// Sheddable requests pass while less than 70 % of the limit is in use, default ones up to 90 %, and critical ones up to all
-/// of it. As the limit falls (it may be an [adaptive](crate::AdaptiveController) one) or load rises, sheddable
-/// requests are refused first and critical ones last. One is always let through while nothing is in use.
+/// Sheddable requests pass while less than 70 % of the limit is in use, default ones up to 90 %, and
+/// critical ones up to all of it. As the limit falls (it may be an
+/// [adaptive](crate::AdaptiveController) one) or load rises, sheddable requests are denied first and
+/// critical ones last. While nothing is in use, one request of any class passes.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -143,23 +145,24 @@ impl<C: Clock> LoadShedder<C> {
         }
     }
 
-    /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
+    /// Sets the percentages for sheddable and default requests. A class never has a higher share than
+    /// the class above it.
     #[must_use]
     pub fn percents(self, sheddable: u8, default: u8) -> Self {
         self.shares(CriticalityShares::new(sheddable, default))
     }
 
-    /// These parts of the limit.
+    /// Sets the parts of the limit.
     #[must_use]
     pub const fn shares(mut self, shares: CriticalityShares) -> Self {
         self.shares = shares;
         self
     }
 
-    /// A permit now, if this class may have one.
+    /// Acquires a permit without waiting, if this class may have one.
     ///
     /// # Errors
-    /// [`PermitDenied`]: as much is in use as this class may use.
+    /// [`PermitDenied`]: the class's part of the limit is in use.
     pub fn try_acquire(
         &self,
         class: Criticality,
@@ -167,10 +170,11 @@ impl<C: Clock> LoadShedder<C> {
         self.take(&*self.limiter, class)
     }
 
-    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
+    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, so that it can
+    /// move into a task.
     ///
     /// # Errors
-    /// [`PermitDenied`]: as much is in use as this class may use.
+    /// [`PermitDenied`]: the class's part of the limit is in use.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -198,12 +202,12 @@ impl<C: Clock> LoadShedder<C> {
         })
     }
 
-    /// How many of this class were refused.
+    /// The number of this class's requests that were denied.
     pub fn shed(&self, class: Criticality) -> u64 {
         self.shed[class as usize].load(Ordering::Relaxed)
     }
 
-    /// The limit that all classes share.
+    /// The limiter that all classes share.
     pub fn limiter(&self) -> &Arc<ConcurrencyLimiter<C>> {
         &self.limiter
     }
@@ -211,9 +215,9 @@ impl<C: Clock> LoadShedder<C> {
 
 /// One limit with a guaranteed share for each of several partitions.
 ///
-/// A partition may use what nobody else does, up to the whole limit. But its own share is always there: it passes
-/// while less than that is in use by it, also if others have used up the limit, which is then exceeded by what
-/// was lent (as Netflix's partitioned limiter does).
+/// A partition may use what the others leave unused, up to the whole limit. Its own share is always
+/// available: it passes while it uses less than that, even if others have used up the limit. Then the
+/// limit is exceeded by what was lent (as in Netflix's partitioned limiter).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -240,10 +244,10 @@ struct PartitionState {
     in_use: Arc<AtomicU32>,
 }
 
-/// Who gave a permit of a partition: the limiter `H`, and the partition that counts the permit as its own.
+/// The source of a partition's permit: the limiter `H`, and the count of the partition.
 pub type PartitionPermitSource<H> = PermitSourceWith<H, PartitionCount>;
 
-/// One permit in the count of its partition, until this is dropped.
+/// One permit in the count of its partition; dropping it decrements the count.
 #[derive(Debug)]
 pub struct PartitionCount {
     /// None if no partition has the name.
@@ -259,10 +263,10 @@ impl Drop for PartitionCount {
 }
 
 impl<C: Clock> Partitions<C> {
-    /// Partitions by name, each with so many percent of the limit, and one at least.
+    /// Partitions by name, each with a percentage of the limit, and at least 1 permit.
     ///
     /// # Panics
-    /// If they have more than 100 % together.
+    /// If the percentages add up to more than 100.
     pub fn new(limiter: Arc<ConcurrencyLimiter<C>>, shares: &[(&str, u8)]) -> Self {
         let sum: u32 = shares.iter().map(|(_, percent)| u32::from(*percent)).sum();
         assert!(
@@ -280,8 +284,8 @@ impl<C: Clock> Partitions<C> {
         }
     }
 
-    /// A permit of this partition now. A name that no partition has is guaranteed nothing, and may use what is
-    /// left.
+    /// Acquires a permit of this partition without waiting. An unknown name has no guaranteed share,
+    /// and may use what is unused.
     ///
     /// # Errors
     /// [`PermitDenied`]: its share is used up, and so is the limit.
@@ -292,7 +296,8 @@ impl<C: Clock> Partitions<C> {
         self.take(&*self.limiter, name)
     }
 
-    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
+    /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, so that it can
+    /// move into a task.
     ///
     /// # Errors
     /// [`PermitDenied`]: its share is used up, and so is the limit.
@@ -310,7 +315,7 @@ impl<C: Clock> Partitions<C> {
     ) -> Result<Permit<PartitionPermitSource<H>>, PermitDenied> {
         let part = self.partitions.iter().find(|part| part.name == name);
         let before = part.map_or(0, |part| part.in_use.fetch_add(1, Ordering::Relaxed));
-        // Made after it was counted, so that it is counted down if there is no permit.
+        // Made after the increment, so that its drop decrements the count if no permit is granted.
         let in_use = part.map(|part| Arc::clone(&part.in_use));
         let share = PermitSourceWith {
             home,
@@ -323,7 +328,7 @@ impl<C: Clock> Partitions<C> {
         })
     }
 
-    /// How many a partition uses now.
+    /// The permits that a partition uses now.
     pub fn in_use(&self, name: &str) -> u32 {
         let part = self.partitions.iter().find(|part| part.name == name);
         part.map_or(0, |part| part.in_use.load(Ordering::Relaxed))

@@ -1,8 +1,10 @@
-//! A queueing simulator for laws: clients with a limit each, servers with a queue, on virtual time.
+//! A queueing simulator for algorithms: clients with a limit each, and servers with a queue, on virtual
+//! time.
 //!
-//! It is deterministic: a scenario, a limit and a seed always give the same. The limits are the real
-//! [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) and [`AdaptiveController`](super::AdaptiveController), on a clock that the
-//! simulation moves from event to event.
+//! It is deterministic: a scenario, a limit and a seed always give the same result. The limits are the
+//! real [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) and
+//! [`AdaptiveController`](super::AdaptiveController), on a clock that the simulation moves from event
+//! to event.
 //!
 //! ```
 //! use tollgate_adaptive::{Bounds, Little};
@@ -29,42 +31,42 @@ mod simulator;
 
 pub use result::{PhaseResult, Score, SimulationResult, TimePoint};
 
-/// What happens to whom: servers, calls, and when what changes.
+/// A scenario: servers, calls, and how they change over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// By what it is asked for.
+    /// The name by which it is selected.
     pub name: &'static str,
-    /// What it is like, in a few words.
+    /// A short description.
     pub about: &'static str,
-    /// How long a call takes a server.
+    /// How long a server works on a call.
     pub service: Service,
-    /// How many calls come a second, in Poisson's manner, all clients together.
+    /// Calls a second of all clients together, as a Poisson process.
     pub arrivals: f64,
-    /// How many clients there are, with a limit each.
+    /// The number of clients, each with its own limit.
     pub clients: u32,
-    /// A call that isn't answered by then is given up, and its permit ends as dropped; servers still work on it.
+    /// The timeout of a call. Its permit then ends as dropped, while servers still work on it.
     pub timeout: Duration,
-    /// What is so from when on.
+    /// The phases, one after another.
     pub phases: Vec<Phase>,
-    /// How long limits have after each change to find themselves: what happens meanwhile isn't judged.
+    /// How long limits may adapt after each change: this time isn't scored.
     pub settle: Duration,
 }
 
-/// A part of a scenario.
+/// A phase of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// How long it lasts.
+    /// The duration.
     pub lasts: Duration,
-    /// How many calls are served at once.
+    /// The number of servers: each works on one call at a time.
     pub servers: u32,
-    /// How fast: 1 as the service says, 0.5 at half of the speed, 0 not at all.
+    /// The servers' speed: 1 as the service time, 0.5 half as fast, 0 stopped.
     pub speed: f64,
 }
 
-/// How long a call takes a server.
+/// The distribution of service times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Service {
-    /// Always as long.
+    /// Constant.
     Fixed(Duration),
     /// Exponentially distributed around this mean: M/M/c.
     Exponential(Duration),
@@ -75,19 +77,19 @@ pub enum Service {
         /// The standard deviation, as a multiple of it.
         deviation: f64,
     },
-    /// One or the other: most calls are quick, some are slow.
+    /// One of two: most calls are fast, some are slow.
     Bimodal {
-        /// How long a quick one takes.
+        /// The duration of a fast call.
         quick: Duration,
-        /// How long a slow one takes.
+        /// The duration of a slow call.
         slow: Duration,
-        /// Which part of calls is slow.
+        /// The share of slow calls.
         part: f64,
     },
 }
 
 impl Service {
-    /// How long one takes, in nanoseconds.
+    /// Draws a service time, in nanoseconds.
     fn draw(self, chance: &mut SplitMix64) -> f64 {
         let nanos = |mean: Duration| mean.as_secs_f64() * 1e9;
         match self {
@@ -95,7 +97,7 @@ impl Service {
             Self::Exponential(mean) => nanos(mean) * exponential(chance),
             Self::Lognormal { mean, deviation } => {
                 let (middle, sigma) = lognormal_parameters(deviation);
-                // Two even numbers make a normal one (Box and Muller).
+                // Two uniform numbers give a normal one (Box and Muller).
                 let normal = (2.0 * exponential(chance)).sqrt()
                     * (std::f64::consts::TAU * chance.next_fraction()).cos();
                 nanos(mean) * (middle + sigma * normal).exp()
@@ -108,7 +110,7 @@ impl Service {
         }
     }
 
-    /// What 99 % of calls don't exceed if none has to wait.
+    /// The 99th percentile of latency without any queue.
     pub fn p99(self) -> Duration {
         match self {
             Self::Fixed(mean) => mean,
@@ -128,7 +130,7 @@ impl Service {
     }
 }
 
-/// The logarithm's mean and deviation of a lognormal number of mean 1.
+/// The parameters of the underlying normal distribution, for a lognormal number of mean 1.
 fn lognormal_parameters(deviation: f64) -> (f64, f64) {
     let variance = (1.0 + deviation * deviation).ln();
     (-variance / 2.0, variance.sqrt())
@@ -139,39 +141,39 @@ fn exponential(chance: &mut SplitMix64) -> f64 {
     -(1.0 - chance.next_fraction()).ln()
 }
 
-/// What holds a client's calls back.
+/// The limit of a client's calls.
 #[derive(derive_more::Debug)]
 pub enum Limit {
-    /// Always as many at once.
+    /// A fixed concurrency limit.
     Fixed(u32),
-    /// As many as a law says.
+    /// A limit by an algorithm.
     #[debug("Law({:?})", _0.limit())]
     Law(Box<dyn LimitAlgorithm>),
 }
 
 impl Limit {
-    /// As many as this law says.
+    /// A limit by this algorithm.
     pub fn law(law: impl LimitAlgorithm + 'static) -> Self {
         Self::Law(Box::new(law))
     }
 }
 
 impl Scenario {
-    /// The one of [`all`](Self::all) that has this name.
+    /// The one of [`all`](Self::all) with this name.
     pub fn named(name: &str) -> Option<Self> {
         let mut all = Self::all().into_iter();
         all.find(|scenario| scenario.name == name)
     }
 
-    /// Plays it, with a limit for each client, by chance from this seed.
+    /// Runs it with a limit for each client, at random from this seed.
     pub fn run(&self, limit: impl Fn(u64) -> Limit, seed: u64) -> SimulationResult {
         simulator::Simulator::new(self, limit, seed).run()
     }
 
-    /// The best that any fixed limit does in each phase: answered in time a second.
+    /// The best fixed limit of each phase, with its calls a second that are answered in time.
     pub fn best_fixed(&self, seed: u64) -> Vec<(u32, f64)> {
         let mut best = vec![(0, 0.0); self.phases.len()];
-        // Finer than the steps of what they do.
+        // Closer together than differences between their results.
         for limit in [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 200] {
             if limit > 1 && limit > 4 * self.most_servers() {
                 break;

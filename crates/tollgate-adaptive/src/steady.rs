@@ -1,30 +1,33 @@
-//! What keeps a law from swinging: changes only after several wishes in a row, damped, bounded and jittered.
+//! Damping, which keeps an algorithm from oscillating: changes only after several proposals in a row,
+//! smoothed, bounded and jittered.
 
 use super::law::ParameterRange;
 use super::random::SplitMix64;
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 
-/// A law whose wishes are followed with care.
+/// Wraps an algorithm and follows its proposals gradually.
 ///
-/// Each of these is off unless it is asked for, and they apply in this order:
-/// 1. [`in_a_row`](Self::in_a_row): a change needs so many wishes in the same direction, one after another.
-/// 2. [`damping`](Self::damping): only this part of the way is gone.
-/// 3. [`jitter`](Self::jitter): the step is longer or shorter by chance, so that instances don't move together.
+/// Each setting is off by default, and they apply in this order:
+/// 1. [`in_a_row`](Self::in_a_row): a change needs this many consecutive proposals in the same
+///    direction.
+/// 2. [`damping`](Self::damping): the limit moves only this part of the way.
+/// 3. [`jitter`](Self::jitter): the step is randomly longer or shorter, so that instances don't move
+///    together.
 /// 4. [`max_step`](Self::max_step): no step is longer than this part of the limit.
 ///
-/// The law goes on from the limit that came of it, and not from what it wished for.
+/// The algorithm continues from the resulting limit, not from its proposal.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample, Damped};
 ///
 /// let aimd = Aimd::new(Bounds::new(1.0, 100.0)?).initial(40.0);
-/// let mut law = Damped::new(aimd).in_a_row(2).damping(0.5)?.max_step(0.2)?;
+/// let mut algorithm = Damped::new(aimd).in_a_row(2).damping(0.5)?.max_step(0.2)?;
 /// let dropped = Sample::new(Duration::from_millis(5), 40).dropped();
-/// law.observe(&dropped);
-/// assert_eq!(law.limit(), 40.0, "once is chance");
-/// law.observe(&dropped);
-/// assert_eq!(law.limit(), 32.0, "half of the way to 20, but a fifth of the limit at most");
+/// algorithm.observe(&dropped);
+/// assert_eq!(algorithm.limit(), 40.0, "once is chance");
+/// algorithm.observe(&dropped);
+/// assert_eq!(algorithm.limit(), 32.0, "half of the way to 20, but a fifth of the limit at most");
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +38,7 @@ pub struct Damped<L> {
     jitter: f64,
     max_step: f64,
     chance: SplitMix64,
-    /// How many wishes there were in this direction.
+    /// The number of consecutive proposals in this direction.
     recent_direction: (Direction, u32),
 }
 
@@ -46,7 +49,7 @@ enum Direction {
 }
 
 impl<L> Damped<L> {
-    /// Follows this law as it is, until something is chosen.
+    /// Follows this algorithm unchanged, until something is set.
     pub fn new(law: L) -> Self {
         Self {
             law,
@@ -59,14 +62,14 @@ impl<L> Damped<L> {
         }
     }
 
-    /// Changes only after so many wishes in the same direction, one after another.
+    /// Changes only after this many consecutive proposals in the same direction.
     #[must_use]
     pub fn in_a_row(mut self, wishes: u32) -> Self {
         self.in_a_row = wishes.max(1);
         self
     }
 
-    /// Goes this part of the way: an exponentially weighted mean of what the law wishes.
+    /// Moves this part of the way: an exponentially weighted mean of the proposals.
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
@@ -75,17 +78,17 @@ impl<L> Damped<L> {
         Ok(self)
     }
 
-    /// Makes each step longer or shorter by up to this part, by chance from this seed.
+    /// Makes each step longer or shorter by up to this part, at random from this seed.
     ///
     /// # Errors
-    /// Unless the part is from 0 on and below 1.
+    /// Unless the part is at least 0 and below 1.
     pub fn jitter(mut self, part: f64, seed: u64) -> Result<Self, AlgorithmError> {
         self.jitter = ParameterRange::FROM_ZERO.check("a jitter", part)?;
         self.chance = SplitMix64::new(seed);
         Ok(self)
     }
 
-    /// Changes by no more than this part of the limit at a time.
+    /// Changes by at most this part of the limit at a time.
     ///
     /// # Errors
     /// Unless it is a number above 0.
@@ -94,7 +97,7 @@ impl<L> Damped<L> {
         Ok(self)
     }
 
-    /// The law that wishes.
+    /// The wrapped algorithm.
     pub fn law(&self) -> &L {
         &self.law
     }
@@ -114,7 +117,8 @@ impl<S, L: LimitAlgorithm<S>> LimitAlgorithm<S> for Damped<L> {
     }
 
     fn step(&mut self, sample: &S) -> Option<ChangeReason> {
-        // A law may begin outside of its bounds, where a part of the limit is no length of a step.
+        // An algorithm may begin outside of its bounds, where a part of the limit would be no valid
+        // step.
         let before = self.law.bounds().clamp(self.law.limit());
         let reason = self.law.step(sample)?;
         let wished = self.law.limit();

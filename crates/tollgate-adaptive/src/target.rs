@@ -3,21 +3,22 @@
 use super::law::{ParameterRange, keeps_limit_in};
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 
-/// Keeps a reading near a target, as the use of processors near 0.7: above 1.1 × target ×0.8, below 0.9 × target ×1.1.
+/// Keeps a reading near a target, such as CPU usage near 0.7: above 1.1 × target ×0.8, below 0.9 ×
+/// target ×1.1.
 ///
-/// It learns from readings and not from calls; one every 10 s is what its steps are made for, because a
+/// It learns from readings and not from calls. Its steps are made for one reading every 10 s, because a
 /// reading is a mean over a while and shows a change late.
 ///
 /// ```
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, GaugeTarget};
 ///
-/// let mut law = GaugeTarget::new(Bounds::new(10.0, 1_000.0)?, 0.5)?.initial(100.0);
-/// assert_eq!(law.observe(&0.6), Some(ChangeReason::Pressed));
-/// assert_eq!(law.limit(), 80.0);
-/// assert_eq!(law.observe(&0.52), None, "near enough");
-/// assert_eq!(law.observe(&f64::NAN), None, "says nothing");
-/// assert_eq!(law.observe(&0.1), Some(ChangeReason::Relaxed));
-/// assert_eq!(law.limit(), 88.0);
+/// let mut algorithm = GaugeTarget::new(Bounds::new(10.0, 1_000.0)?, 0.5)?.initial(100.0);
+/// assert_eq!(algorithm.observe(&0.6), Some(ChangeReason::Pressed));
+/// assert_eq!(algorithm.limit(), 80.0);
+/// assert_eq!(algorithm.observe(&0.52), None, "near enough");
+/// assert_eq!(algorithm.observe(&f64::NAN), None, "says nothing");
+/// assert_eq!(algorithm.observe(&0.1), Some(ChangeReason::Relaxed));
+/// assert_eq!(algorithm.limit(), 88.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,10 +29,10 @@ pub struct GaugeTarget {
 }
 
 impl GaugeTarget {
-    /// How often a reading is taken, unless there is a reason for another time.
+    /// The recommended interval of readings.
     pub const EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
-    /// Readings should be near this.
+    /// The target of the readings.
     ///
     /// # Errors
     /// Unless it is a number above 0.

@@ -1,6 +1,7 @@
-//! What is undone unless it is kept.
+//! A guard that undoes something unless it is kept.
 
-/// Undoes something when it is dropped, unless it was kept: a call that isn't made, a token that isn't used.
+/// Undoes something when it is dropped, unless it was kept: a call that isn't made, a token that isn't
+/// used.
 #[derive(Debug)]
 pub(crate) struct UndoGuard<T>(Option<T>, fn(T));
 

@@ -1,26 +1,26 @@
-//! Vegas: the queue, as estimated from how much longer calls take than the quickest one.
+//! Vegas: estimates the queue from how much longer calls take than the fastest one.
 
 use super::law::{ParameterRange, keeps_limit_in};
 use super::random::SplitMix64;
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
-/// Keeps a short queue: compares each call with the quickest one, and wants between α and β calls to queue.
+/// Keeps a short queue: compares each call with the fastest one, and aims at α to β queued calls.
 ///
-/// As Netflix's `VegasLimit`, to the bit. It suits calls of even duration; where durations differ by nature, it takes
-/// the longer ones for a queue. Every so often the quickest call is forgotten (a probe), in case all have become
-/// slower.
+/// Identical to Netflix's `VegasLimit`, to the bit. It suits calls of even duration; if durations
+/// differ by nature, it mistakes the longer ones for a queue. Every so often the fastest call is
+/// measured anew (a probe), in case all calls have become slower.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::{Bounds, LimitAlgorithm, Sample, Vegas};
 ///
-/// let mut law = Vegas::new(Bounds::new(1.0, 1_000.0)?);
+/// let mut algorithm = Vegas::new(Bounds::new(1.0, 1_000.0)?);
 /// let quick = Sample::new(Duration::from_millis(1), 20);
-/// law.observe(&quick);
-/// law.observe(&quick);
-/// assert_eq!(law.limit(), 26.0, "no queue: β more");
-/// law.observe(&Sample::new(Duration::from_millis(10), 26));
-/// assert_eq!(law.limit(), 25.0, "24 of 26 wait");
+/// algorithm.observe(&quick);
+/// algorithm.observe(&quick);
+/// assert_eq!(algorithm.limit(), 26.0, "no queue: β more");
+/// algorithm.observe(&Sample::new(Duration::from_millis(10), 26));
+/// assert_eq!(algorithm.limit(), 25.0, "24 of 26 wait");
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +37,7 @@ pub struct Vegas {
 }
 
 impl Vegas {
-    /// From 20 on, with α = 3 and β = 6 for each decimal digit of the limit after the first.
+    /// Begins at 20, with α = 3 and β = 6 for each decimal digit of the limit after the first.
     pub fn new(bounds: Bounds) -> Self {
         let mut chance = SplitMix64::new(0);
         Self {
@@ -53,7 +53,7 @@ impl Vegas {
         }
     }
 
-    /// Goes this part of the way to each new limit.
+    /// Moves this part of the way to each new limit.
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
@@ -62,21 +62,21 @@ impl Vegas {
         Ok(self)
     }
 
-    /// Forgets the quickest call after about so many times the limit of calls: 30 unless said otherwise.
+    /// Measures the fastest call anew after about this multiple of the limit in calls: 30 by default.
     #[must_use]
     pub fn probe_multiplier(mut self, times: u32) -> Self {
         self.probe_multiplier = f64::from(times);
         self
     }
 
-    /// Wants between `alpha` and `beta` calls to queue, whatever the limit.
+    /// Aims at `alpha` to `beta` queued calls, whatever the limit.
     #[must_use]
     pub fn queue(mut self, alpha: u32, beta: u32) -> Self {
         self.fixed_queue = Some((f64::from(alpha), f64::from(beta)));
         self
     }
 
-    /// Probes by other chance than other instances do.
+    /// The seed of the probes' schedule; use a different one for each instance.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.chance = SplitMix64::new(seed);
@@ -84,23 +84,24 @@ impl Vegas {
         self
     }
 
-    /// Sets when the next probe is, as a part from 0.5 to 1 of its time; to replay what was recorded.
+    /// Sets when the next probe comes, as a part from 0.5 to 1 of its interval; for replaying recorded
+    /// runs.
     pub fn set_probe_jitter(&mut self, part: f64) {
         self.jitter = part;
     }
 
-    /// The quickest call since the last probe, in nanoseconds; 0 before the first.
+    /// The fastest call since the last probe, in nanoseconds; 0 before the first.
     pub fn quickest_nanos(&self) -> f64 {
         self.min_latency_nanos
     }
 }
 
-/// When the next probe is: a part of its time, so that instances don't probe together.
+/// When the next probe comes: a random part of its interval, so that instances don't probe together.
 fn draw_jitter(chance: &mut SplitMix64) -> f64 {
     0.5 + chance.next_fraction() / 2.0
 }
 
-/// How many decimal digits follow the first one of the limit's whole part, and 1 at least.
+/// The decimal digits of the limit's whole part after the first; at least 1.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,4 +1,5 @@
-//! Samples of a while as one sample, for a law that should not follow every single call.
+//! Aggregates the samples of a window into one, for an algorithm that shouldn't follow every single
+//! call.
 
 use std::time::Duration;
 
@@ -7,23 +8,23 @@ use tollgate::Timestamp;
 use super::law::ParameterRange;
 use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
-/// Gathers samples over a window of time and gives the law one for all of them.
+/// Collects samples over a window of time and passes one sample for all of them to the algorithm.
 ///
-/// As Netflix's `WindowedLimit`, to the bit: a window lasts twice its quickest call, within bounds; with too few
-/// samples it is forgotten. The one sample has the mean duration, or a percentile, the most in flight, and is dropped
-/// if any was.
+/// Identical to Netflix's `WindowedLimit`, to the bit: a window lasts twice its fastest call, within
+/// bounds; with too few samples it is discarded. Its sample has the mean latency or a percentile, the
+/// most in flight, and counts as dropped if any call was.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Timestamp;
 /// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample, Windowed};
 ///
-/// let mut law = Windowed::new(Aimd::netflix(Bounds::new(1.0, 100.0)?));
+/// let mut algorithm = Windowed::new(Aimd::netflix(Bounds::new(1.0, 100.0)?));
 /// for millis in 0..2_500 {
 ///     let sample = Sample::new(Duration::from_millis(2), 20);
-///     law.observe(&sample.at(Timestamp::from_millis(millis)));
+///     algorithm.observe(&sample.at(Timestamp::from_millis(millis)));
 /// }
-/// assert_eq!(law.limit(), 22.0, "two windows of a second, the first of one sample");
+/// assert_eq!(algorithm.limit(), 22.0, "two windows of a second, the first of one sample");
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -38,10 +39,11 @@ pub struct Windowed<L> {
     window: WindowSamples,
 }
 
-/// Samples of calls that end in another order than they are told may be as late as this, and aren't from a clock that was set back.
+/// Calls may end in another order than they are reported. A larger backward step than this means that
+/// the clock was set back.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
-/// What stands for the durations of a window.
+/// The statistic of a window's latencies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LatencyStatistic {
     Mean,
@@ -55,12 +57,12 @@ struct WindowSamples {
     quickest: Option<Duration>,
     most_in_flight: u32,
     has_drops: bool,
-    /// Only for a percentile; as much as it holds is kept ready, so that no sample allocates.
+    /// Only for a percentile; allocated in advance, so that no sample allocates.
     latencies: Vec<Duration>,
 }
 
 impl<L> Windowed<L> {
-    /// Windows of a second with ten samples at least, by their mean; calls below 100 µs aren't looked at.
+    /// Windows of a second with at least ten samples, by their mean; calls below 100 µs are ignored.
     pub fn new(law: L) -> Self {
         Self {
             law,
@@ -74,28 +76,28 @@ impl<L> Windowed<L> {
         }
     }
 
-    /// How long a window lasts: twice its quickest call, but no less and no more than these.
+    /// The duration of a window: twice its fastest call, within these bounds.
     #[must_use]
     pub fn lasting(mut self, shortest: Duration, longest: Duration) -> Self {
         (self.shortest, self.longest) = (shortest, longest);
         self
     }
 
-    /// A window counts if it has so many samples.
+    /// A window counts if it has this many samples.
     #[must_use]
     pub fn samples(mut self, least: usize) -> Self {
         self.size = least;
         self
     }
 
-    /// Calls that take less time aren't looked at.
+    /// Ignores calls that take less time.
     #[must_use]
     pub fn ignore_below(mut self, threshold: Duration) -> Self {
         self.threshold = threshold;
         self
     }
 
-    /// The window stands for this percentile of its first `capacity` samples, such as 0.9 of 1,000.
+    /// Uses this percentile of the window's first `capacity` samples, such as 0.9 of 1,000.
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
@@ -106,12 +108,12 @@ impl<L> Windowed<L> {
         Ok(self)
     }
 
-    /// The law that is told of windows.
+    /// The wrapped algorithm.
     pub fn law(&self) -> &L {
         &self.law
     }
 
-    /// The same, to be changed.
+    /// The wrapped algorithm, mutably.
     pub fn law_mut(&mut self) -> &mut L {
         &mut self.law
     }
@@ -157,7 +159,7 @@ impl WindowSamples {
     }
 }
 
-/// Which of so many sorted numbers is the percentile, halves rounded up.
+/// The index of the percentile among this many sorted numbers, halves rounded up.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -187,7 +189,7 @@ impl<L: LimitAlgorithm> LimitAlgorithm for Windowed<L> {
         }
         self.window.add(sample, self.tracked);
         let end = sample.ended();
-        // A clock that was set back: it would be long until that time comes again.
+        // The clock was set back, and that time would come again only much later.
         if self.window_end > end + self.longest + CLOCK_SLACK {
             self.window_end = end + self.longest;
         }

@@ -355,7 +355,7 @@ fn a_run_is_drawn_into_a_file() {
 fn laws_and_scenarios_that_there_are_not_are_named_with_those_that_there_are() {
     let law = stderr(&["simulate", "--adaptive", "--law", "newton"], USAGE);
     assert!(
-        law.contains("no law is named newton; there are little, aimd, vegas"),
+        law.contains("no algorithm is named newton; there are little, aimd, vegas"),
         "{law}"
     );
     let scenario = stderr(&["simulate", "--adaptive", "--scenario", "storm"], USAGE);

@@ -1,4 +1,5 @@
-//! What all builders of this crate have (the clock, the executor, what happens at the end), and what all handles can do.
+//! The common settings of all builders of this crate (the clock, the executor, the end), and the common
+//! methods of all handles.
 
 use std::fmt;
 #[cfg(not(any(loom, shuttle)))]
@@ -14,9 +15,10 @@ use tollgate::clock::Monotonic;
 use crate::executor;
 use crate::runner::{Action, DrainTimeout, OnDrop, PendingStore, Runner, RunnerOwner, Stats};
 
-/// Keeps the time and runs actions: a future that ends when what it drives was stopped. Dropping it stops that.
+/// A future that keeps the time and runs actions. It ends when its debouncer or coalescer is stopped;
+/// dropping it stops that.
 ///
-/// Only builders that were told to `spawn_with` an executor hand one out.
+/// Only builders with `spawn_with` return one.
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -28,7 +30,7 @@ use crate::runner::{Action, DrainTimeout, OnDrop, PendingStore, Runner, RunnerOw
 ///     .spawn_with(move |driver| drop(sender.send(driver)))
 ///     .build(|name: &str| println!("saved {name}"));
 /// debouncer.call("notes.txt");
-/// drop(drivers.recv()); // this would go to an executor: without its driver a debouncer is stopped
+/// drop(drivers.recv()); // an executor should run this: without its driver a debouncer is stopped
 /// assert!(debouncer.is_stopped());
 /// ```
 #[cfg(not(any(loom, shuttle)))]
@@ -37,8 +39,8 @@ pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 #[cfg(not(any(loom, shuttle)))]
 type SpawnFn = Box<dyn FnOnce(Driver) + Send>;
 
-/// How something waits, merges or fires (`S`), with the clock that it reads: [`Debounce`](crate::Debounce) and
-/// [`Coalesce`](crate::Coalesce) are builders.
+/// The settings `S` of something that waits, merges or fires, with its clock.
+/// [`Debounce`](crate::Debounce) and [`Coalesce`](crate::Coalesce) are such builders.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,20 +77,20 @@ impl<S> ShaperBuilder<S> {
 }
 
 impl<S, C> ShaperBuilder<S, C> {
-    /// When the last handle is dropped, what is pending fires, or is flushed. Without this it is discarded.
+    /// Fires or flushes what is pending when the last handle is dropped. By default it is discarded.
     pub fn flush_on_drop(mut self) -> Self {
         self.on_drop = OnDrop::Flush;
         self
     }
 
-    /// Runs on this executor instead of tokio's runtime or threads of this crate.
+    /// Runs on this executor instead of tokio's runtime or this crate's threads.
     #[cfg(not(any(loom, shuttle)))]
     pub fn spawn_with(mut self, spawn: impl FnOnce(Driver) + Send + 'static) -> Self {
         self.spawner = Some(Box::new(spawn));
         self
     }
 
-    /// Reads this clock instead of the default one.
+    /// Uses this clock instead of the default one.
     pub fn clock<D: Clock>(self, clock: D) -> ShaperBuilder<S, D> {
         ShaperBuilder {
             settings: self.settings,
@@ -101,7 +103,7 @@ impl<S, C> ShaperBuilder<S, C> {
 }
 
 impl<S, C: Clock + Clone + 'static> ShaperBuilder<S, C> {
-    /// Starts something, and hands out what callers have of it.
+    /// Starts the runner, and returns the callers' handle.
     pub(crate) fn start<W: PendingStore>(
         self,
         store: impl FnOnce(S) -> W,
@@ -121,8 +123,8 @@ impl<S, C: Clock + Clone + 'static> ShaperBuilder<S, C> {
     }
 }
 
-/// What callers have of something that waits, merges or fires: [`Debouncer`](crate::Debouncer),
-/// [`KeyedDebouncer`](crate::KeyedDebouncer) and [`Coalescer`](crate::Coalescer) are handles. Clones share it.
+/// A handle of something that waits, merges or fires: [`Debouncer`](crate::Debouncer),
+/// [`KeyedDebouncer`](crate::KeyedDebouncer) and [`Coalescer`](crate::Coalescer). Clones share it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -137,11 +139,11 @@ impl<S, C: Clock + Clone + 'static> ShaperBuilder<S, C> {
 pub struct ShaperHandle<S: PendingStore, C: Clock = Monotonic>(pub(crate) Arc<RunnerOwner<S, C>>);
 
 impl<S: PendingStore, C: Clock> ShaperHandle<S, C> {
-    /// Stops it for good: after this has returned no action starts. The action is dropped with all that it has
-    /// captured (when it has ended, if it runs). Stopping twice is as good as once.
+    /// Stops it for good: after this has returned, no action starts. The action is dropped with its
+    /// captures (if it runs, when it has ended). A second stop has no effect.
     ///
-    /// What is pending in a debouncer is discarded; what a coalescer has not flushed is kept for
-    /// [`take_leftover`](crate::Coalescer::take_leftover).
+    /// A debouncer discards what is pending; a coalescer keeps its unflushed items for
+    /// [`take_unflushed`](crate::Coalescer::take_unflushed).
     pub fn stop(&self) {
         drop(self.0.stop());
     }
@@ -151,12 +153,13 @@ impl<S: PendingStore, C: Clock> ShaperHandle<S, C> {
         self.0.is_stopped()
     }
 
-    /// How often it fired, or flushed.
+    /// How often it fired or flushed.
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
 
-    /// What a driver does when it wakes up, for models of races. Whether anything was due.
+    /// Runs what is due, as a driver does when it wakes up, for models of races. Returns whether
+    /// anything was due.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
     pub fn tick(&self) -> bool {
@@ -164,13 +167,13 @@ impl<S: PendingStore, C: Clock> ShaperHandle<S, C> {
     }
 }
 
-/// What debouncers can do.
+/// The common methods of debouncers.
 impl<S: PendingStore<Outcome = ()>, C: Clock> ShaperHandle<S, C> {
-    /// Stops it, and blocks until the action that runs has ended, or for at most so long. From inside of the
-    /// action it returns at once.
+    /// Stops it, and blocks until the running action has ended, for at most this duration. Returns
+    /// immediately if called inside of the action.
     ///
     /// # Errors
-    /// [`DrainTimeout`] if that took longer: it goes on, but no other one starts.
+    /// [`DrainTimeout`] if that took longer: the action continues, but no other one starts.
     pub fn stop_and_wait_blocking(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.stop();
         self.0.drain_blocking(most)
@@ -179,11 +182,11 @@ impl<S: PendingStore<Outcome = ()>, C: Clock> ShaperHandle<S, C> {
 
 #[cfg(not(any(loom, shuttle)))]
 impl<S: PendingStore<Outcome = ()>, C: Clock + Clone + 'static> ShaperHandle<S, C> {
-    /// Stops it at once, and then waits until the action that runs has ended, or for at most so long. Awaited
-    /// inside of the action it is ready at once.
+    /// Stops it immediately, and then waits until the running action has ended, for at most this
+    /// duration. It is ready immediately if awaited inside of the action.
     ///
     /// # Errors
-    /// [`DrainTimeout`] if that took longer: it goes on, but no other one starts.
+    /// [`DrainTimeout`] if that took longer: the action continues, but no other one starts.
     ///
     /// ```
     /// use std::pin::pin;

@@ -1,4 +1,4 @@
-//! Coalescing: items are collected into batches, and each batch is flushed by one call.
+//! Coalescing: collects items into batches, and flushes each batch by one call.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::runner::{Action, AfterChange, DrainTimeout, PendingStore as _};
 pub use add_future::AddFuture;
 use store::{BatchLimits, BatchStore};
 
-/// How many items are held at most, unless something else is chosen.
+/// The default maximum of held items.
 const DEFAULT_MAX_PENDING: usize = 65_536;
 
-/// How items are collected; [`build`](Self::build) makes a [`Coalescer`] of it.
+/// The settings of a coalescer; [`build`](Self::build) makes a [`Coalescer`].
 ///
-/// | flushed | by |
+/// | a batch is flushed | by |
 /// |---|---|
-/// | so long after its first item | [`Coalesce::window`] |
-/// | once no item came for so long | [`Coalesce::quiet`], with [`max_wait`](Self::max_wait) from its first item |
-/// | when it has so many items | [`max_items`](Self::max_items) |
-/// | when it weighs so much | [`max_weight`](Self::max_weight) |
+/// | this long after its first item | [`Coalesce::window`] |
+/// | once no item came for this long | [`Coalesce::quiet`], with [`max_wait`](Self::max_wait) from its first item |
+/// | when it has this many items | [`max_items`](Self::max_items) |
+/// | when it has this weight | [`max_weight`](Self::max_weight) |
 ///
 /// ```
 /// use std::time::Duration;
@@ -89,8 +89,8 @@ impl<K, V, C> Coalesce<K, V, C> {
         self
     }
 
-    /// No batch weighs more than this, by a function such as the number of bytes. An item that alone weighs more is
-    /// refused.
+    /// Bounds the weight of a batch, by a function such as the number of bytes. A single item that
+    /// weighs more is rejected.
     pub fn max_weight(
         mut self,
         most: u64,
@@ -101,17 +101,19 @@ impl<K, V, C> Coalesce<K, V, C> {
         self
     }
 
-    /// Items of one key become one item of a batch, at the place of the first: this makes one value of both. It runs
-    /// under the coalescer's lock, so it should be quick, and must not call the coalescer.
+    /// Merges items of one key into one item of a batch, at the position of the first: this function
+    /// merges the later value into the earlier one. It runs under the coalescer's lock, so it should be
+    /// fast, and must not call the coalescer.
     ///
-    /// Where the weights of both together don't fit into the batch they aren't merged: the later one begins the next batch.
+    /// If their combined weight doesn't fit into the batch, they aren't merged: the later item begins
+    /// the next batch.
     pub fn merge(mut self, merge: impl Fn(&K, &mut V, V) + Send + Sync + 'static) -> Self {
         self.settings.merge = Some(Box::new(merge));
         self
     }
 
-    /// At most this many items are held, those of a flush that runs with them; 65,536 if nothing is chosen. When there are
-    /// that many, what is collected is flushed at once, as nothing more fits.
+    /// The most items that are held, including those of a running flush; 65,536 by default. When it is
+    /// reached, the collected items are flushed immediately, because nothing more fits.
     pub fn max_pending(mut self, most: usize) -> Self {
         self.settings.max_pending = most.max(1);
         self
@@ -124,7 +126,7 @@ where
     V: Send + Sync + 'static,
     C: Clock + Clone + 'static,
 {
-    /// A coalescer that flushes by this function. It runs where the driver does.
+    /// Builds a coalescer with this flush function. It runs where the driver does.
     pub fn build<F>(self, flush: F) -> Coalescer<K, V, C>
     where
         F: Fn(&Batch<K, V>) -> FlushOutcome + Send + Sync + 'static,
@@ -133,7 +135,7 @@ where
         self.start(BatchStore::new, action)
     }
 
-    /// A coalescer that flushes by an async function.
+    /// Builds a coalescer with an async flush function.
     pub fn build_async<F, R>(self, flush: F) -> Coalescer<K, V, C>
     where
         F: Fn(Batch<K, V>) -> R + Send + Sync + 'static,
@@ -146,16 +148,17 @@ where
 
 /// Collects items into batches, in order, and flushes each by one call. Made by [`Coalesce`].
 ///
-/// * A batch is flushed when its time has come, or it is full. Batches are flushed one after another, in the order in
+/// * A batch is flushed when it is due or full. Batches are flushed one after another, in the order in
 ///   which their items came.
-/// * No item is lost, and none is flushed twice: a batch is kept until its flush says [`FlushOutcome::Done`]. A flush that
-///   fails says when to try again; one that panics is tried again. Until then later batches wait, so that the order stays.
-/// * At most [`max_pending`](Coalesce::max_pending) items are held, those of a flush that runs with them. Beyond that
-///   [`add`](Self::add) waits and [`try_add`](Self::try_add) refuses.
-/// * When it is stopped, what was not flushed can be had by [`take_leftover`](Self::take_leftover).
+/// * No item is lost, and none is flushed twice: a batch is kept until its flush returns
+///   [`FlushOutcome::Done`]. A flush that fails returns when to try again; one that panics is tried
+///   again. Until then later batches wait, so that the order is preserved.
+/// * At most [`max_pending`](Coalesce::max_pending) items are held, including those of a running flush.
+///   Beyond that, [`add`](Self::add) waits and [`try_add`](Self::try_add) is denied.
+/// * After a stop, [`take_unflushed`](Self::take_unflushed) returns what wasn't flushed.
 ///
-/// Clones share it. When the last one is dropped it is stopped, and what it holds is discarded unless
-/// [`flush_on_drop`](Coalesce::flush_on_drop) was chosen.
+/// Clones share it. When the last one is dropped it is stopped, and its items are discarded unless
+/// [`flush_on_drop`](Coalesce::flush_on_drop) was set.
 ///
 /// ```
 /// use std::time::Duration;
@@ -190,7 +193,8 @@ where
     /// Adds an item if there is room for it.
     ///
     /// # Errors
-    /// [`AddError`] with the item: there is no room, it is too large for a batch, or it was stopped.
+    /// [`AddError`] with the item: there is no room, it is too large for a batch, or the coalescer was
+    /// stopped.
     #[inline]
     pub fn try_add(&self, key: K, value: V) -> Result<(), AddError<K, V>> {
         let mut item = Some((key, value));
@@ -202,29 +206,32 @@ where
         }
     }
 
-    /// Flushes everything now instead of later, also what waits to be tried again. How many items there were.
+    /// Flushes everything now instead of later, including a batch that waits for its retry. Returns the
+    /// number of items.
     ///
-    /// The first batch of a sync flush has been flushed when this returns, unless another one was running.
+    /// A sync flush has flushed the first batch when this returns, unless another flush was running.
     pub fn flush(&self) -> usize {
         self.0.change(BatchStore::flush_now).unwrap_or(0)
     }
 
-    /// How many items are held: those that wait, and those of a flush that runs.
+    /// The number of held items: those that wait, and those of a running flush.
     pub fn pending(&self) -> usize {
         self.0.read(BatchStore::pending)
     }
 
-    /// What was not flushed before it was stopped, in order, and once. A flush that runs while it is stopped and
-    /// fails then adds its batch.
+    /// The items that weren't flushed before the stop, in order; they are returned once. A flush that
+    /// runs during the stop and then fails adds its batch.
     pub fn take_unflushed(&self) -> Vec<Batch<K, V>> {
         self.0.with(BatchStore::take_leftover)
     }
 
-    /// Takes no more items, flushes what there is, and blocks until that has ended, or for at most so long. Then it is stopped.
-    /// From inside of a flush it returns at once; when that has ended the rest is flushed, and then it is stopped.
+    /// Accepts no more items, flushes the held ones, and blocks until that has ended, for at most this
+    /// duration. Then it is stopped. Inside of a flush it returns immediately; after that flush the
+    /// rest is flushed, and then it is stopped.
     ///
     /// # Errors
-    /// [`DrainTimeout`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
+    /// [`DrainTimeout`] if that took longer. [`take_unflushed`](Self::take_unflushed) returns what
+    /// wasn't flushed.
     pub fn close_blocking(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.0.close();
         if self.0.is_inside_action() {
@@ -243,10 +250,11 @@ where
     V: Send + Sync + 'static,
     C: Clock + Clone + 'static,
 {
-    /// Adds an item, and waits for room if there is none: in order, and dropping the future gives up.
+    /// Adds an item, and waits for room if there is none. Waiters get room in order; dropping the
+    /// future gives up.
     ///
     /// # Errors
-    /// [`AddError`] with the item if it is too large for a batch, or it was stopped.
+    /// [`AddError`] with the item if it is too large for a batch, or the coalescer was stopped.
     pub fn add(&self, key: K, value: V) -> AddFuture<K, V, C> {
         AddFuture {
             coalescer: self.clone(),
@@ -255,11 +263,13 @@ where
         }
     }
 
-    /// Takes no more items, flushes what there is, and waits until that has ended, or for at most so long. Then it is stopped.
-    /// Awaited inside of a flush it is ready at once; when that has ended the rest is flushed, and then it is stopped.
+    /// Accepts no more items, flushes the held ones, and waits until that has ended, for at most this
+    /// duration. Then it is stopped. Awaited inside of a flush it is ready immediately; after that
+    /// flush the rest is flushed, and then it is stopped.
     ///
     /// # Errors
-    /// [`DrainTimeout`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
+    /// [`DrainTimeout`] if that took longer. [`take_unflushed`](Self::take_unflushed) returns what
+    /// wasn't flushed.
     pub async fn close(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.0.close();
         if self.0.is_inside_action() {
@@ -271,7 +281,7 @@ where
     }
 }
 
-/// What follows from a change of a store of batches.
+/// What to do after a change of the store.
 type NextBatch<K, V> = AfterChange<Batch<K, V>>;
 
 /// Items that are flushed by one call, in the order in which they came. Clones share the items.
@@ -298,7 +308,7 @@ pub struct Batch<K, V> {
     attempt: u32,
 }
 
-/// What became of a batch: the caller's policy of retries.
+/// The result of a flush, by which the caller controls retries.
 ///
 /// ```
 /// use std::time::Duration;
@@ -320,9 +330,9 @@ pub struct Batch<K, V> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushOutcome {
-    /// It is done with, whether it was delivered or given up.
+    /// The batch is finished, whether it was delivered or given up.
     Done,
-    /// It failed: the same batch is flushed again after this time, and before all later ones.
+    /// It failed: the same batch is flushed again after this duration, and before all later ones.
     RetryIn(Duration),
 }
 
@@ -334,7 +344,7 @@ impl<K, V> Batch<K, V> {
         }
     }
 
-    /// The same, to be tried once more.
+    /// The same batch, for its next attempt.
     fn with_next_attempt(mut self) -> Self {
         self.attempt = self.attempt.saturating_add(1);
         self
@@ -345,17 +355,17 @@ impl<K, V> Batch<K, V> {
         &self.items
     }
 
-    /// How many there are.
+    /// The number of items.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there are none, which no flush gets to see.
+    /// Whether it is empty; no flush ever gets an empty batch.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// How often it was tried before: 0 the first time.
+    /// The number of earlier attempts: 0 the first time.
     pub const fn attempt(&self) -> u32 {
         self.attempt
     }
@@ -363,44 +373,44 @@ impl<K, V> Batch<K, V> {
     /// The items by value.
     ///
     /// # Errors
-    /// The batch, if a clone of it is still somewhere.
+    /// The batch, if a clone of it still exists.
     pub fn into_items(self) -> Result<Vec<(K, V)>, Self> {
         let attempt = self.attempt;
         Arc::try_unwrap(self.items).map_err(|items| Self { items, attempt })
     }
 }
 
-/// Why an item was not added.
+/// Why an item wasn't added.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AddDenied {
-    /// As many items as may be are held.
+    /// The maximum of held items is reached.
     #[display("isn't added: {most} are held already; wait by `add`, or raise max_pending")]
     Full {
-        /// How many that are.
+        /// The maximum.
         most: usize,
     },
-    /// It alone weighs more than a batch may.
+    /// A single item that weighs more than a batch may.
     #[display(
         "weighs {weight}, above the {most} that a batch may weigh: split it, or raise max_weight"
     )]
     TooLarge {
-        /// What it weighs.
+        /// The item's weight.
         weight: u64,
-        /// What a batch may weigh.
+        /// The most that a batch may weigh.
         most: u64,
     },
-    /// It was stopped, or is being closed.
+    /// The coalescer was stopped, or is being closed.
     #[display("isn't added: the coalescer was stopped")]
     Stopped,
 }
 
-/// An item that was not added, and why.
+/// An item that wasn't added, and why.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[display("the item {}{why}", item.as_ref().map_or(String::new(), |(key, _)| format!("{key:?} ")))]
 #[display(bound(K: std::fmt::Debug))]
 pub struct AddError<K, V> {
-    /// Why.
+    /// The reason.
     pub why: AddDenied,
     /// The item.
     pub item: Option<(K, V)>,

@@ -1,4 +1,4 @@
-//! Debounce and throttle: many calls, of which one fires with the latest value.
+//! Debounce and throttle: of many calls, one fires with the latest value.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,10 +11,11 @@ use crate::builder::{ShaperBuilder, ShaperHandle};
 use crate::runner::{Action, AfterChange, PendingStore, RunnerOwner};
 use crate::timeline::{CallEffect, CallTimeline, DebounceTiming, Edge, TimerEffect};
 
-/// How a debounce behaves; [`build`](Self::build) makes a [`Debouncer`] of it, and [`keyed`](Self::keyed) one debounce for each key.
+/// The settings of a debounce; [`build`](Self::build) makes a [`Debouncer`], and [`keyed`](Self::keyed)
+/// one debounce for each key.
 ///
-/// By default it fires at the trailing edge: once it was quiet for `wait`, with the latest value. The rules are
-/// those of lodash, whose recorded answers are replayed against them.
+/// By default it fires at the trailing edge: once there was no call for `wait`, with the latest value.
+/// The rules are those of lodash; tests replay lodash's recorded results.
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,15 +27,15 @@ use crate::timeline::{CallEffect, CallTimeline, DebounceTiming, Edge, TimerEffec
 ///     .leading(Edge::On)
 ///     .clock(clock.clone())
 ///     .build(|query: String| println!("searching {query}"));
-/// debouncer.call("t".into()); // fires at once
-/// debouncer.call("to".into()); // fires when it has been quiet
+/// debouncer.call("t".into()); // fires immediately
+/// debouncer.call("to".into()); // fires after the quiet period
 /// assert_eq!(debouncer.stats().fired, 1);
 /// clock.advance(Duration::from_millis(100));
 /// assert_eq!(debouncer.stats().fired, 2);
 /// ```
 pub type Debounce<C = Monotonic> = ShaperBuilder<DebounceTiming, C>;
 
-/// A debounce that fires at once, and then at most once an interval while calls go on.
+/// A debounce that fires immediately, and then at most once per interval while calls continue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,8 +57,8 @@ pub type Debounce<C = Monotonic> = ShaperBuilder<DebounceTiming, C>;
 pub struct Throttle(());
 
 impl Throttle {
-    /// At most one firing an interval, the first one at once and the last value at the end: a [`Debounce`] whose
-    /// leading edge is on and whose max wait is its wait.
+    /// At most one firing per interval, the first one immediately and the last value at the end: a
+    /// [`Debounce`] whose leading edge is on and whose max wait is its wait.
     pub fn every(interval: Duration) -> Debounce {
         let mut throttle = Debounce::new(interval);
         throttle.settings.leading = Edge::On;
@@ -67,7 +68,7 @@ impl Throttle {
 }
 
 impl Debounce {
-    /// Fires once it was quiet for `wait`. A wait of nothing merges only what comes at the same instant.
+    /// Fires once there was no call for `wait`. A zero wait merges only calls of the same instant.
     pub fn new(wait: Duration) -> Self {
         Self::with_settings(DebounceTiming {
             wait,
@@ -80,27 +81,27 @@ impl Debounce {
 }
 
 impl<C> Debounce<C> {
-    /// Whether the first call after a quiet time fires at once. Off unless this says otherwise.
+    /// Whether the first call after a quiet period fires immediately. Off by default.
     pub fn leading(mut self, edge: Edge) -> Self {
         self.settings.leading = edge;
         self
     }
 
-    /// Whether it fires when it has become quiet, if there was a call that hasn't fired. On unless this says otherwise.
+    /// Whether it fires at the end of the wait, if there was a call that hasn't fired. On by default.
     pub fn trailing(mut self, edge: Edge) -> Self {
         self.settings.trailing = edge;
         self
     }
 
-    /// Fires at the latest this long after the last firing, or after the first call if there was none, however many calls come. One
-    /// below the wait is the wait.
+    /// Fires at the latest this long after the last firing, or after the first call if there was none,
+    /// however many calls come. A value below the wait is raised to the wait.
     pub fn max_wait(mut self, most: Duration) -> Self {
         self.settings.max_wait = Some(most);
         self
     }
 
-    /// Firings start at least this far apart: debounce, then throttle. What fires sooner waits, and the latest value wins. Keyed, it
-    /// is the distance of all firings, whatever their keys.
+    /// Spaces firings by at least this interval: debounce, then throttle. An earlier firing waits, and
+    /// the latest value wins. For a keyed debounce it spaces all firings, whatever their keys.
     pub fn then_throttle(mut self, interval: Duration) -> Self {
         self.settings.spacing = interval;
         self
@@ -108,7 +109,7 @@ impl<C> Debounce<C> {
 }
 
 impl<C: Clock + Clone + 'static> Debounce<C> {
-    /// A debouncer with this action.
+    /// Builds a debouncer with this action.
     pub fn build<T, F>(self, action: F) -> Debouncer<T, C>
     where
         T: Send + 'static,
@@ -117,7 +118,7 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
         self.build_timed(move |value, _| action(value))
     }
 
-    /// A debouncer whose action is also told when it was called last, on its clock.
+    /// Builds a debouncer whose action also gets the time of the latest call, on the debouncer's clock.
     ///
     /// ```
     /// use std::time::Duration;
@@ -142,7 +143,7 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
         self.start(SingleStore::new, Action::Sync(Box::new(action)))
     }
 
-    /// A debouncer with an async action, which runs where the driver does.
+    /// Builds a debouncer with an async action, which runs where the driver does.
     ///
     /// ```
     /// use std::time::Duration;
@@ -166,7 +167,7 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
         self.build_async_timed(move |value, _| action(value))
     }
 
-    /// A debouncer with an async action that is also told when it was called last.
+    /// Builds a debouncer with an async action that also gets the time of the latest call.
     pub fn build_async_timed<T, F, R>(self, action: F) -> Debouncer<T, C>
     where
         T: Send + 'static,
@@ -178,18 +179,19 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
     }
 }
 
-/// Merges calls until it has been quiet for a while, and then fires once with the latest value. Made by [`Debounce`].
+/// Merges calls until a quiet period, and then fires once with the latest value. Made by [`Debounce`].
 ///
 /// Clones share it. When the last one is dropped it is stopped, and what is pending is discarded unless
-/// [`flush_on_drop`](Debounce::flush_on_drop) was chosen.
+/// [`flush_on_drop`](Debounce::flush_on_drop) was set.
 ///
-/// * Actions of one debouncer never run at the same time: one that becomes due while another runs starts when that
-///   has ended, with the latest value.
-/// * A sync action of a leading edge, or of [`flush`](Self::flush), runs on the thread that calls. All others run
-///   where the driver does: as a task of the tokio runtime in which it was built (feature `tokio`), or on a few threads of this
-///   crate. With [`clock::Manual`](tollgate::clock::Manual) they run inside of `advance`.
-/// * An action may call its debouncer, flush, cancel or stop it. It needs a handle for that, and with a
-///   clone it would keep it alive for ever: give it a [`WeakDebouncer`].
+/// * Actions of one debouncer never run concurrently: an action that becomes due while another runs
+///   starts when that has ended, with the latest value.
+/// * A sync action of a leading edge, or of [`flush`](Self::flush), runs on the calling thread. All
+///   others run where the driver does: as a task of the tokio runtime in which it was built (feature
+///   `tokio`), or on a few threads of this crate. With [`clock::Manual`](tollgate::clock::Manual) they
+///   run inside of `advance`.
+/// * An action may call, flush, cancel or stop its debouncer. It needs a handle for that, and a clone
+///   would keep the debouncer alive for ever: give it a [`WeakDebouncer`].
 /// * An action that panics is caught, logged and counted.
 /// * Values that never fire may be dropped under its lock, so the `Drop` of a value must not call it.
 ///
@@ -209,7 +211,7 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
 ///     clock.advance(Duration::from_millis(80));
 /// }
 /// clock.advance(Duration::from_secs(1));
-/// // After 200 ms at the latest, and once it is quiet.
+/// // After 200 ms at the latest, and after the quiet period.
 /// assert_eq!(saves.try_iter().collect::<Vec<_>>(), ["tol", "toll"]);
 /// ```
 pub type Debouncer<T, C = Monotonic> = ShaperHandle<SingleStore<T>, C>;
@@ -245,23 +247,25 @@ pub struct WeakDebouncer<T: Send + 'static, C: Clock = Monotonic> {
 }
 
 impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
-    /// Calls it with a value, which replaces the one that is pending. One that was stopped drops the value.
+    /// Calls it with a value, which replaces the pending one. A stopped debouncer drops the value.
     #[inline]
     pub fn call(&self, value: T) {
-        // The value that was pending is dropped under no lock.
+        // The replaced value is dropped after the lock is released.
         let replaced = self.0.change(|store, now| store.call(value, now));
         drop(replaced);
     }
 
-    /// Fires what is pending now instead of later. Whether a wait was under way.
+    /// Fires what is pending now instead of later. Returns whether a wait was in progress.
     ///
-    /// A sync action has ended when this returns, unless another one was running. An async one has been started at most.
+    /// A sync action has ended when this returns, unless another one was running. An async one has at
+    /// most been started.
     pub fn flush(&self) -> bool {
         let flushed = self.0.change(SingleStore::flush_now);
         flushed.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
-    /// Forgets what is pending, and when it was called: the next call begins anew. Whether a wait was under way.
+    /// Discards what is pending and the time of the calls: the next call begins anew. Returns whether a
+    /// wait was in progress.
     pub fn cancel(&self) -> bool {
         let cancelled = self
             .0
@@ -269,8 +273,8 @@ impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
         cancelled.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
-    /// Whether a wait is under way: the next call is merged with those before it. What was called last fires at the end of the
-    /// wait, if the trailing edge is on and it hasn't fired already.
+    /// Whether a wait is in progress: the next call is merged with those before it. The latest value
+    /// fires at the end of the wait, if the trailing edge is on and it hasn't fired already.
     pub fn pending(&self) -> bool {
         self.0.read(SingleStore::is_pending)
     }
@@ -284,25 +288,25 @@ impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
 }
 
 impl<T: Send + 'static, C: Clock> WeakDebouncer<T, C> {
-    /// The debouncer, unless all handles of it are gone.
+    /// The debouncer, unless all its handles were dropped.
     pub fn upgrade(&self) -> Option<Debouncer<T, C>> {
         self.handle.upgrade().map(ShaperHandle)
     }
 }
 
-/// A value that fires, and when it was called last.
+/// A value that fires, and the time of its latest call.
 #[derive(Debug)]
 pub struct Firing<T> {
     pub(crate) value: T,
     pub(crate) called: Timestamp,
 }
 
-/// Firings that are kept apart: what is due sooner waits, and the latest value wins.
+/// The minimum interval of firings: an earlier firing waits, and the latest value wins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FiringSpacing {
     interval: Duration,
     not_before: Timestamp,
-    /// What that was before the latest firing.
+    /// The value of `not_before` before the latest firing.
     previous_not_before: Timestamp,
 }
 
@@ -326,18 +330,18 @@ impl FiringSpacing {
         self.not_before = now + self.interval;
     }
 
-    /// The latest firing was put off, and doesn't count yet.
+    /// The latest firing was deferred, and doesn't count yet.
     pub(crate) fn undo_firing(&mut self) {
         self.not_before = self.previous_not_before;
     }
 
-    /// The clock was set back: what was `from` is `to` now.
+    /// Follows a clock that was set back: the time `from` is `to` now.
     pub(crate) fn set_back(&mut self, from: Timestamp, to: Timestamp) {
         self.not_before = self.not_before.shifted(from, to);
         self.previous_not_before = self.previous_not_before.shifted(from, to);
     }
 
-    /// Fires without regard to what fired before.
+    /// Fires regardless of the spacing.
     pub(crate) fn fire_now<J>(&mut self, job: Option<J>, now: Timestamp) -> AfterChange<J> {
         let Some(job) = job else {
             return AfterChange::None;
@@ -347,20 +351,20 @@ impl FiringSpacing {
         AfterChange::Fire(job)
     }
 
-    /// The next firing is as good as the first.
+    /// Resets the spacing: the next firing is like the first.
     pub(crate) const fn reset(self) -> Self {
         Self::new(self.interval)
     }
 }
 
-/// What one debouncer keeps.
+/// The state of one debouncer.
 #[derive(Debug)]
 pub struct SingleStore<T> {
     times: DebounceTiming,
     timeline: CallTimeline,
     value: Option<T>,
     spacing: FiringSpacing,
-    /// It has fired, and waits for another action to end or for its distance to the last one.
+    /// A firing that waits for another action to end, or for the spacing.
     waiting_firing: Option<Firing<T>>,
 }
 
@@ -379,7 +383,7 @@ impl<T> SingleStore<T> {
         self.timeline.timer().is_some() || self.waiting_firing.is_some()
     }
 
-    /// Returns the value that was replaced, to be dropped under no lock.
+    /// Returns the value that was replaced, to be dropped after the lock is released.
     #[inline]
     fn call(&mut self, value: T, now: Timestamp) -> (Option<T>, AfterChange<Firing<T>>) {
         match self.timeline.call(&self.times, now) {
@@ -396,7 +400,8 @@ impl<T> SingleStore<T> {
     fn flush_now(&mut self, now: Timestamp) -> ((bool, Option<T>), AfterChange<Firing<T>>) {
         let ready = self.waiting_firing.take();
         let was_pending = self.timeline.flush() || ready.is_some();
-        // What fired already only waits for its distance, which a flush overrules; what was called since is later.
+        // A deferred firing only waits for its spacing, which a flush overrides; a pending value is
+        // later.
         let fired = if was_pending {
             self.end_wait(now).or(ready)
         } else {
@@ -412,7 +417,7 @@ impl<T> SingleStore<T> {
         (was_pending, (self.value.take(), self.waiting_firing.take()))
     }
 
-    /// The wait is over at `now`: what is pending fires, if the trailing edge does.
+    /// Ends the wait at `now`: what is pending fires, if the trailing edge is on.
     fn end_wait(&mut self, now: Timestamp) -> Option<Firing<T>> {
         let value = match self.times.trailing {
             Edge::On => self.value.take()?,
@@ -423,7 +428,7 @@ impl<T> SingleStore<T> {
         Some(Firing { value, called })
     }
 
-    /// Fires now, or as soon as firings are far enough apart.
+    /// Fires now, or as soon as the spacing allows.
     fn fire_or_defer(&mut self, fired: Firing<T>, now: Timestamp) -> AfterChange<Firing<T>> {
         if now < self.spacing.not_before() || self.waiting_firing.is_some() {
             self.waiting_firing = Some(fired);
@@ -461,7 +466,7 @@ impl<T: Send + 'static> PendingStore for SingleStore<T> {
             && self.timeline.on_timer(&self.times, now) == TimerEffect::Expired
         {
             let over = self.end_wait(now);
-            // A value that isn't fired at this end is gone.
+            // A value that doesn't fire at this edge is discarded.
             self.value = None;
             self.waiting_firing = over.or_else(|| self.waiting_firing.take());
         }

@@ -1,8 +1,8 @@
-//! Where drivers run, and with them actions: as tasks of the tokio runtime that they are built in, on a few threads of
-//! this crate elsewhere, and on the thread that moves the time of a clock that is moved by hand.
+//! Where drivers and their actions run: as tasks of the tokio runtime that they are built in, elsewhere
+//! on a few threads of this crate, and for a clock that is moved by hand on the thread that moves it.
 //!
-//! A few threads poll tasks where there is no runtime. They start when something is to be done and all are busy, and end when
-//! nothing was to be done for a while.
+//! The threads poll tasks where there is no runtime. A thread starts when there is work and all others
+//! are busy, and ends after it was idle for a while.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use tollgate::{Clock, Timestamp};
 /// Runs a future to its end.
 pub(crate) fn spawn(clock: &impl Clock, future: impl Future<Output = ()> + Send + 'static) {
     if wakes_by_itself(clock) {
-        // A test moves the time, and sees what came of it as soon as `advance` returns.
+        // A test moves the time, and sees the result as soon as `advance` returns.
         return SpawnedTask::start(Box::pin(future), WakeMode::Waker);
     }
     let future = Box::pin(future);
@@ -31,7 +31,7 @@ pub(crate) fn spawn(clock: &impl Clock, future: impl Future<Output = ()> + Send 
     SpawnedTask::start(future, WakeMode::Threads);
 }
 
-/// Whether the clock's time is moved by somebody, who then wakes tasks.
+/// Whether the clock's time is moved by hand, by a thread that then wakes tasks.
 fn wakes_by_itself(clock: &impl Clock) -> bool {
     clock
         .schedule_wakeup(Timestamp::MAX, Waker::noop())
@@ -43,7 +43,7 @@ type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Where a task is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WakeMode {
-    /// By the thread that wakes it, before the waker returns.
+    /// On the thread that wakes it, before the waker returns.
     Waker,
     Threads,
 }
@@ -52,7 +52,8 @@ struct SpawnedTask {
     on: WakeMode,
     /// None while it is polled, and once it has ended.
     future: Mutex<Option<BoxedFuture>>,
-    /// How often it was woken since it slept; whoever wakes it first polls it, or hands it to a thread.
+    /// The number of wakes since it slept. The first wake polls it, or hands it to a thread; later ones
+    /// only count.
     wakes: AtomicUsize,
 }
 
@@ -67,13 +68,14 @@ impl SpawnedTask {
         task.wake();
     }
 
-    /// Polls the future until it sleeps or is done. Nobody else polls it meanwhile, and what it does may wake it.
+    /// Polls the future until it sleeps or is done. No other thread polls it meanwhile, and the future
+    /// may wake itself.
     fn poll(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut context = Context::from_waker(&waker);
         loop {
             let seen = self.wakes.load(Ordering::Acquire);
-            // Out of its place meanwhile: one that panics is dropped, and with it stops what it drives.
+            // Taken out during the poll: a future that panics is dropped, which stops what it drives.
             let mut future = ignore_poison(self.future.lock()).take();
             if let Some(running) = &mut future
                 && running.as_mut().poll(&mut context).is_ready()
@@ -81,7 +83,7 @@ impl SpawnedTask {
                 future = None;
             }
             *ignore_poison(self.future.lock()) = future;
-            // Not if it was woken while it was polled.
+            // Fails if it was woken during the poll: then poll again, so that no wake is lost.
             let slept = self
                 .wakes
                 .compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Acquire);
@@ -104,9 +106,9 @@ impl Wake for SpawnedTask {
     }
 }
 
-/// The most threads at once: so many actions may block before one holds up another.
+/// The most threads: this many actions may block before one holds up another.
 const MAX_THREADS: usize = 16;
-/// How long a thread stays when there is nothing to do.
+/// How long an idle thread stays.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -123,7 +125,7 @@ static THREAD_POOL: Mutex<ThreadPool> = Mutex::new(ThreadPool {
 });
 static TASK_PUSHED: Condvar = Condvar::new();
 
-/// Has a task polled.
+/// Queues a task to be polled.
 fn enqueue_task(task: Arc<SpawnedTask>) {
     let mut state = ignore_poison(THREAD_POOL.lock());
     state.queue.push_back(task);
@@ -143,7 +145,7 @@ fn enqueue_task(task: Arc<SpawnedTask>) {
         let is_alone = state.threads == 0;
         let task = is_alone.then(|| state.queue.pop_front()).flatten();
         drop(state);
-        // No thread can be had at all: better here than never.
+        // No thread could be started: poll here rather than never.
         task.into_iter().for_each(SpawnedTask::poll);
     }
 }
@@ -153,7 +155,7 @@ fn run_worker() {
     loop {
         if let Some(task) = state.queue.pop_front() {
             drop(state);
-            // Actions are caught where they run; this is for what panics as it is dropped.
+            // Panics of actions are caught where they run; this catches those of their drops.
             let _ = catch_unwind(AssertUnwindSafe(|| task.poll()));
             state = ignore_poison(THREAD_POOL.lock());
             continue;

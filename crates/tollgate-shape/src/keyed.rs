@@ -1,4 +1,4 @@
-//! One debounce for each key: a million pending keys on one timer structure, and one driver for all.
+//! One debounce for each key: a million pending keys on one timer structure, with one driver for all.
 
 use std::hash::Hash;
 
@@ -14,21 +14,22 @@ use crate::runner::Action;
 use crate::timeline::DebounceTiming;
 use table::{KeyFiring, KeyTable};
 
-/// What happens to a new key when as many keys as the capacity says are pending.
+/// What happens to a new key when the number of pending keys has reached the capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// The call is refused, and its key and value are handed back.
+    /// The call is denied, and its key and value are returned.
     #[default]
     Deny,
-    /// The key whose time would come first is over now, as if it had been flushed, and makes room.
+    /// The key that is due first ends its wait now, as if it had been flushed, and makes room.
     ///
-    /// Keys that have fired and wait for a slow action to end are bounded, too: when there are as many of those as the capacity says,
-    /// new keys are refused.
+    /// Keys that have fired and wait for a slow action to end are bounded, too: when their number has
+    /// reached the capacity, new keys are denied.
     FireEarliest,
 }
 
-/// A call was refused: as many keys as may be are pending. Key and value are handed back.
+/// A call was denied, because the number of pending keys has reached the capacity. Returns the key and
+/// the value.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,10 +41,10 @@ pub enum WhenFull {
 ///     .keyed(1)
 ///     .build(|path: &str, size: u64| println!("{path}: {size}"));
 /// assert_eq!(debouncer.call("a", 1), Ok(()));
-/// let refused = debouncer.call("b", 2).unwrap_err();
-/// assert_eq!(refused, TooManyKeys { key: "b", value: 2, capacity: 1 });
+/// let denied = debouncer.call("b", 2).unwrap_err();
+/// assert_eq!(denied, TooManyKeys { key: "b", value: 2, capacity: 1 });
 /// assert_eq!(
-///     refused.to_string(),
+///     denied.to_string(),
 ///     "1 keys are pending already, which is the capacity: try again later, raise it, or choose \
 ///      WhenFull::FireEarliest"
 /// );
@@ -58,11 +59,11 @@ pub struct TooManyKeys<K, T> {
     pub key: K,
     /// The value.
     pub value: T,
-    /// How many keys may be pending.
+    /// The most pending keys.
     pub capacity: usize,
 }
 
-/// How a debounce for each key behaves; made by [`Debounce::keyed`].
+/// The settings of a debounce for each key; made by [`Debounce::keyed`].
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct KeyedDebounce<C = Monotonic> {
@@ -73,9 +74,9 @@ pub struct KeyedDebounce<C = Monotonic> {
 
 /// A debounce for each key. Clones share it.
 ///
-/// A pending key takes less than 100 bytes beside the key and its value, and no task; a key that has become quiet
-/// takes none. Actions run one after another, whatever their keys: one that takes long should be spawned by the
-/// action. All else is as for a [`Debouncer`](crate::Debouncer).
+/// A pending key takes less than 100 bytes besides the key and its value, and no task; a key without a
+/// wait in progress takes no memory. Actions run one after another, whatever their keys: an action that
+/// takes long should spawn its work. Otherwise it behaves as a [`Debouncer`](crate::Debouncer).
 ///
 /// ```
 /// use std::sync::mpsc;
@@ -98,7 +99,7 @@ pub struct KeyedDebounce<C = Monotonic> {
 pub type KeyedDebouncer<K, T, C = Monotonic> = ShaperHandle<KeyTable<K, T>, C>;
 
 impl<C: Clock + Clone + 'static> Debounce<C> {
-    /// One debounce for each key, of which at most `capacity` are kept.
+    /// A debounce for each key, with at most `capacity` keys.
     pub fn keyed(self, capacity: usize) -> KeyedDebounce<C> {
         KeyedDebounce {
             debounce: self,
@@ -115,7 +116,7 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         self
     }
 
-    /// A debouncer with this action.
+    /// Builds a debouncer with this action.
     pub fn build<K, T, F>(self, action: F) -> KeyedDebouncer<K, T, C>
     where
         K: Hash + Eq + Clone + Send + 'static,
@@ -125,7 +126,7 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         self.build_timed(move |key, value, _| action(key, value))
     }
 
-    /// A debouncer whose action is also told when the key was called last.
+    /// Builds a debouncer whose action also gets the time of the key's latest call.
     pub fn build_timed<K, T, F>(self, action: F) -> KeyedDebouncer<K, T, C>
     where
         K: Hash + Eq + Clone + Send + 'static,
@@ -136,7 +137,7 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         self.start(Action::Sync(Box::new(action)))
     }
 
-    /// A debouncer with an async action.
+    /// Builds a debouncer with an async action.
     pub fn build_async<K, T, F, R>(self, action: F) -> KeyedDebouncer<K, T, C>
     where
         K: Hash + Eq + Clone + Send + 'static,
@@ -165,49 +166,49 @@ where
     T: Send + 'static,
     C: Clock,
 {
-    /// Calls the debounce of this key with a value, which replaces the one that is pending. One that was stopped drops
-    /// the value.
+    /// Calls the debounce of this key with a value, which replaces the pending one. A stopped debouncer
+    /// drops the value.
     ///
     /// # Errors
-    /// [`TooManyKeys`] if the key is new and as many as may be are pending, unless [`WhenFull`] says otherwise.
+    /// [`TooManyKeys`] if the key is new and the capacity is reached, unless [`WhenFull`] makes room.
     #[inline]
     pub fn call(&self, key: K, value: T) -> Result<(), TooManyKeys<K, T>> {
         let called = self.0.change(|table, now| table.call(key, value, now));
         match called {
-            // What was replaced is dropped under no lock.
+            // The replaced value is dropped after the lock is released.
             None | Some(Ok(_)) => Ok(()),
             Some(Err(refused)) => Err(refused),
         }
     }
 
-    /// Fires what is pending for a key now instead of later. Whether a wait was under way.
+    /// Fires what is pending for a key now instead of later. Returns whether a wait was in progress.
     pub fn flush(&self, key: &K) -> bool {
         let flushed = self.0.change(|table, now| table.flush_key(key, now));
         flushed.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
-    /// Fires everything that is pending. How many keys were: what fires runs where the driver does.
+    /// Fires everything that is pending, where the driver runs. Returns the number of keys.
     pub fn flush_all(&self) -> usize {
         self.0.change(KeyTable::flush_all).unwrap_or(0)
     }
 
-    /// Forgets what is pending for a key. Whether a wait was under way.
+    /// Discards what is pending for a key. Returns whether a wait was in progress.
     pub fn cancel(&self, key: &K) -> bool {
         let cancelled = self.0.change(|table, _| table.cancel(key));
         cancelled.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
-    /// Whether a wait is under way for this key.
+    /// Whether a wait is in progress for this key.
     pub fn pending(&self, key: &K) -> bool {
         self.0.read(|table| table.is_pending(key))
     }
 
-    /// How many keys are kept: those that are pending, and a few whose last firing still counts.
+    /// The number of keys in the table: pending ones, and a few whose last firing still counts.
     pub fn len(&self) -> usize {
         self.0.read(KeyTable::len)
     }
 
-    /// Whether no key is kept.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,13 +1,13 @@
-//! Events that should wait, merge or fire once: the other half of rate limiting.
+//! Events that should wait, merge or fire once: the complement of rate limiting.
 //!
 //! | you want | use |
 //! |---|---|
-//! | an exact rate, whatever arrives, and a bounded queue | [`WorkPacer`] |
-//! | one action when it has become quiet | [`Debounce`] |
-//! | at most one action an interval | [`Throttle`] |
-//! | one of those for each key | [`Debounce::keyed`] |
+//! | an exact output rate for any input, with a bounded queue | [`WorkPacer`] |
+//! | one action after a quiet period | [`Debounce`] |
+//! | at most one action per interval | [`Throttle`] |
+//! | one of these for each key | [`Debounce::keyed`] |
 //! | one call for many items | [`Coalesce`] |
-//! | fewer log lines of one place | `LogThrottle` (feature `log`) |
+//! | fewer log lines of each place in the source | `LogThrottle` (feature `log`) |
 //!
 //! ```
 //! use std::time::Duration;
@@ -24,9 +24,10 @@
 //! assert_eq!(save.stats().fired, 1);
 //! ```
 //!
-//! Nothing here ticks: whoever has nothing to do has no timer. Everything runs on any executor: in a tokio runtime
-//! (feature `tokio`) as a task of it, on the executor that `spawn_with` is given, or else on a few threads that end when they are
-//! idle. On a [`clock::Manual`](tollgate::clock::Manual) it runs inside of `advance`, so that a test sees at once what came of it.
+//! No timer runs while nothing waits. Actions run on any executor: as a task of the tokio runtime
+//! (feature `tokio`), on the executor of `spawn_with`, or else on a few threads that end when they are
+//! idle. On a [`clock::Manual`](tollgate::clock::Manual) they run inside of `advance`, so that a test
+//! sees the result immediately.
 //!
 //! # Features
 //! * `tokio`: actions run as tasks of the tokio runtime that they are built in.
@@ -74,7 +75,8 @@ pub use timeline::Edge;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The examples of `docs/guides/shaping.md`, one of which has tokio's time and one the layer for logs.
+/// The examples of `docs/guides/shaping.md`, one of which needs tokio's time and one the layer for
+/// logs.
 #[cfg(all(doctest, feature = "tokio", feature = "log"))]
 #[doc = include_str!("../docs/shaping.md")]
 struct Shaping;

@@ -1,4 +1,4 @@
-//! Log throttling: a layer of tracing-subscriber that limits events of each place in the source.
+//! Log throttling: a layer of tracing-subscriber that limits the events of each place in the source.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -20,20 +20,20 @@ mod table;
 use crate::executor;
 use table::CallsiteTable;
 
-/// How many places in the source, or places with their fields, are limited apart.
+/// The default number of separately limited places (or places with their fields).
 const DEFAULT_CALLSITES: usize = 1024;
-/// How long events are counted before a summary says how many were suppressed.
+/// The default interval of summaries.
 const DEFAULT_SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Limits events of each place in the source, so that a dependency that fails can't fill a disk.
+/// Limits the events of each place in the source, so that a failing dependency can't fill a disk.
 ///
-/// Each place may log at a rate, with a burst. What is beyond that is suppressed, and once in a while one line tells how
-/// much: `suppressed 12,431 similar events in 10 s`, at the level of what was suppressed, with its `place`. A place that is silent
-/// costs nothing: no thread and no timer runs while nothing is suppressed.
+/// Each place may log at a rate, with a burst. Events beyond that are suppressed, and after an interval
+/// one line reports them: `suppressed 12,431 similar events in 10 s`, at the level of the suppressed
+/// events, with their `place`. While nothing is suppressed, no thread and no timer runs.
 ///
-/// As a layer it suppresses for all layers; as a filter (`fmt::layer().with_filter(throttle)`) for that one, and its summaries go to the
-/// default subscriber.
-/// Memory is bounded: beyond [`places`](LogThrottleBuilder::places) all others share one limit.
+/// As a layer it suppresses for all layers; as a filter (`fmt::layer().with_filter(throttle)`) for that
+/// one, and its summaries go to the default subscriber. Memory is bounded: beyond
+/// [`places`](LogThrottleBuilder::places), all others share one limit.
 ///
 /// ```
 /// use tollgate::Rate;
@@ -61,15 +61,15 @@ struct ThrottleState<C: Clock> {
     clock: C,
     table: CallsiteTable<C>,
     fields: KeyFields,
-    /// How much time a summary tells of.
+    /// The interval of summaries.
     summary_interval: Duration,
-    /// Whether a summary is on its way.
+    /// Whether a summary is scheduled.
     has_summary_scheduled: AtomicBool,
-    /// Where summaries go: a layer is told which subscriber it is part of. A filter isn't, and tells the default one.
+    /// Where summaries go: a layer gets its subscriber. A filter doesn't, and uses the default one.
     dispatch: OnceLock<WeakDispatch>,
 }
 
-/// What can be chosen about a [`LogThrottle`]; made by [`LogThrottle::builder`].
+/// The settings of a [`LogThrottle`]; made by [`LogThrottle::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct LogThrottleBuilder<C = Monotonic> {
@@ -84,12 +84,12 @@ impl LogThrottle {
     /// Each place in the source may log at this rate.
     ///
     /// # Errors
-    /// If the rate can't be counted by.
+    /// If the rate can't be represented.
     pub fn new(rate: Rate) -> Result<Self, LimitError> {
         Self::builder(rate).build()
     }
 
-    /// As [`new`](Self::new), with more choices.
+    /// As [`new`](Self::new), with more settings.
     pub fn builder(rate: Rate) -> LogThrottleBuilder {
         LogThrottleBuilder {
             rate,
@@ -102,25 +102,26 @@ impl LogThrottle {
 }
 
 impl<C> LogThrottleBuilder<C> {
-    /// Events of one place are limited apart if these fields differ: by `tenant`, say.
+    /// Limits events of one place separately for each combination of these fields' values: by `tenant`,
+    /// for example.
     pub fn by_fields(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
         self.fields.extend(names);
         self
     }
 
-    /// So many places are limited apart, about 300 bytes each; 1,024 unless this says otherwise.
+    /// The number of separately limited places, about 300 bytes each; 1,024 by default.
     pub fn places(mut self, most: usize) -> Self {
         self.places = most.max(1);
         self
     }
 
-    /// A summary tells of so much time; ten seconds unless this says otherwise.
+    /// The interval of summaries; ten seconds by default.
     pub fn summary_every(mut self, every: Duration) -> Self {
         self.summary_interval = every.max(Duration::from_millis(1));
         self
     }
 
-    /// Reads this clock instead of the default one.
+    /// Uses this clock instead of the default one.
     pub fn clock<D: Clock>(self, clock: D) -> LogThrottleBuilder<D> {
         LogThrottleBuilder {
             rate: self.rate,
@@ -133,10 +134,10 @@ impl<C> LogThrottleBuilder<C> {
 }
 
 impl<C: Clock + Clone + 'static> LogThrottleBuilder<C> {
-    /// The layer.
+    /// Builds the layer.
     ///
     /// # Errors
-    /// If the rate can't be counted by.
+    /// If the rate can't be represented.
     pub fn build(self) -> Result<LogThrottle<C>, LimitError> {
         let (rate, clock) = (self.rate, self.clock.clone());
         let make = || Limiter::builder(rate).clock(clock.clone()).build();
@@ -157,7 +158,7 @@ impl<C: Clock + Clone + 'static> LogThrottleBuilder<C> {
 }
 
 impl<C: Clock + Clone + 'static> LogThrottle<C> {
-    /// How many events were suppressed so far.
+    /// The number of suppressed events so far.
     pub fn suppressed(&self) -> u64 {
         self.shared.table.suppressed()
     }
@@ -187,7 +188,7 @@ where
     S: Subscriber,
 {
     fn on_register_dispatch(&self, subscriber: &Dispatch) {
-        // Put into a second subscriber, it goes on to tell the first.
+        // In a second subscriber too, it still logs its summaries to the first.
         let _ = self.shared.dispatch.set(subscriber.downgrade());
     }
 
@@ -218,7 +219,7 @@ impl<C: Clock> fmt::Debug for LogThrottle<C> {
     }
 }
 
-/// The names of fields whose values count, seeded so that nobody can choose values that meet.
+/// The names of the key fields, with a random seed so that nobody can choose values with equal hashes.
 #[derive(Debug)]
 struct KeyFields {
     names: Vec<&'static str>,
@@ -226,10 +227,10 @@ struct KeyFields {
 }
 
 impl KeyFields {
-    /// A number for the place of an event and its fields; never zero.
+    /// A hash of an event's place and its key fields; never zero.
     #[inline]
     fn key(&self, event: &Event<'_>) -> u64 {
-        // A callsite lives for ever, so where its metadata lies is its name.
+        // A callsite is static, so the address of its metadata identifies it.
         let place = std::ptr::from_ref(event.metadata()).addr() as u64;
         if self.names.is_empty() {
             return place.max(1);
@@ -250,7 +251,7 @@ struct FieldHasher<'a, H> {
 }
 
 impl<H: Hasher> FieldHasher<'_, H> {
-    /// Begins a field, if it counts.
+    /// Hashes the index of a key field; returns false for other fields.
     fn is_key_field(&mut self, field: &Field) -> bool {
         let counts = self.names.contains(&field.name());
         if counts {
@@ -263,7 +264,8 @@ impl<H: Hasher> FieldHasher<'_, H> {
 impl<H: Hasher> Visit for FieldHasher<'_, H> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if self.is_key_field(field) {
-            // Into the hash, without a string in between. It takes anything, so it can't fail.
+            // Written into the hash without a string in between. The writer accepts anything, so it
+            // can't fail.
             let _ = fmt::write(&mut HashWriter(&mut self.hash), format_args!("{value:?}"));
         }
     }
@@ -296,18 +298,18 @@ impl<H: Hasher> fmt::Write for HashWriter<'_, H> {
     }
 }
 
-/// What summaries are logged under, so that they can be told apart and aren't suppressed.
+/// The target of summaries, so that they can be recognized and aren't suppressed themselves.
 const TARGET: &str = "tollgate::suppressed";
 
 #[inline]
 fn is_summary(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
-    // Mostly it is told by its length alone.
+    // The length alone rules out most targets.
     target.len() == TARGET.len() && target == TARGET
 }
 
 impl<C: Clock + Clone + 'static> ThrottleState<C> {
-    /// Something is suppressed: a summary is written in a while, if none is on its way.
+    /// Schedules a summary, unless one is scheduled already.
     #[cold]
     fn schedule_summary(shared: &Arc<Self>) {
         if shared.has_summary_scheduled.swap(true, Ordering::AcqRel) {
@@ -327,10 +329,10 @@ impl<C: Clock + Clone + 'static> ThrottleState<C> {
     }
 }
 
-/// A summary that is on its way. It is written when this is dropped: when its time has come, or before that if
-/// the runtime in which it waits ends, as nobody else would write it then.
+/// A scheduled summary. It is written when this is dropped: when it is due, or earlier if the runtime
+/// in which it waits shuts down, because otherwise it would be lost.
 struct SummaryTimer<C: Clock + Clone + 'static> {
-    /// It doesn't keep the layer alive: when that is gone there is nobody to tell.
+    /// Weak, because without the layer there is nowhere to log.
     shared: Weak<ThrottleState<C>>,
     began: Timestamp,
 }
@@ -345,13 +347,13 @@ impl<C: Clock + Clone + 'static> Drop for SummaryTimer<C> {
 }
 
 fn emit_summary<C: Clock + Clone + 'static>(shared: &ThrottleState<C>, every: Duration) {
-    // Before the counts are taken: whoever suppresses from now on begins the next one.
+    // Before the counts are taken: later suppressions schedule the next summary.
     shared.has_summary_scheduled.store(false, Ordering::Release);
     match shared.dispatch.get().map(WeakDispatch::upgrade) {
         Some(Some(dispatch)) => {
             tracing::dispatcher::with_default(&dispatch, || emit_counts(shared, every))
         }
-        // Its subscriber is gone, and with it everybody who could be told.
+        // Its subscriber was dropped, so there is nowhere to log.
         Some(None) => {}
         None => emit_counts(shared, every),
     }
@@ -399,7 +401,7 @@ fn round_to_millis(every: Duration) -> f64 {
     (every.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// A number as people read it: 12,431.
+/// A number with separators: 12,431.
 fn group_thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,4 +1,4 @@
-//! Pacing: a leaky bucket as a queue. Whatever arrives, it leaves at an exact rate.
+//! Pacing: a leaky bucket as a queue. Whatever the input, the output has an exact rate.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ mod submit;
 
 pub use submit::{SubmittedWork, WorkLost};
 
-/// The queue of a [`WorkPacer`] is full, or its turn would come too late. Nothing was queued.
+/// The queue of a [`WorkPacer`] is full, or the start would be after the deadline. Nothing was queued.
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,11 +28,11 @@ pub use submit::{SubmittedWork, WorkLost};
 ///
 /// let pacer = WorkPacer::builder(Rate::per_second(10), 2).clock(Manual::new()).build()?;
 /// let waits: Vec<_> = (0..2).map(|_| pacer.submit(|| {})).collect();
-/// let refused = pacer.pace().wait_blocking().unwrap_err();
+/// let denied = pacer.pace().wait_blocking().unwrap_err();
 /// assert_eq!(
-///     refused.to_string(),
-///     "the queue is full: 1 wait, of a capacity of 2 with the one that has just left; its turn would \
-///      come in 200ms"
+///     denied.to_string(),
+///     "the queue is full: 1 waiting, of a capacity of 2 that includes the latest start; the wait would \
+///      be 200ms"
 /// );
 /// # drop(waits);
 /// # Ok::<(), tollgate::LimitError>(())
@@ -40,40 +40,41 @@ pub use submit::{SubmittedWork, WorkLost};
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PaceDenied {
-    /// As many as may be are in the queue.
+    /// The queue is full.
     #[display(
-        "the queue is full: {waiting} wait, of a capacity of {capacity} with the one that has just left; its turn \
-         would come in {turn_in:?}"
+        "the queue is full: {waiting} waiting, of a capacity of {capacity} that includes the latest start; the wait \
+         would be {turn_in:?}"
     )]
     QueueFull {
-        /// How many wait.
+        /// The number of waiters.
         waiting: usize,
-        /// How many may be in the queue, with the one that left last until its interval is over.
+        /// The capacity of the queue. It includes the latest start until its interval has passed.
         capacity: usize,
-        /// When its turn would come.
+        /// How long the wait would be.
         turn_in: Duration,
     },
-    /// It would take longer than the deadline allows.
-    #[display("the deadline is too soon: {waiting} wait, and its turn would come in {turn_in:?}")]
+    /// The wait would exceed the deadline.
+    #[display("the deadline is too soon: {waiting} waiting, and the wait would be {turn_in:?}")]
     DeadlineExceeded {
-        /// How many wait.
+        /// The number of waiters.
         waiting: usize,
-        /// When its turn would come.
+        /// How long the wait would be.
         turn_in: Duration,
     },
 }
 
-/// Lets things go one by one at an exact rate, first come first served, whatever arrives.
+/// Starts work at an exact rate, first in, first out, whatever the input.
 ///
-/// * The first leaves at once, and each of the others one interval after the one before it.
-/// * At most `capacity` are in the queue, where one that leaves at once counts until its interval is over. So none waits longer
-///   than capacity ÷ rate ([`longest_wait`](Self::longest_wait)). What doesn't fit is refused at once, with the length of the queue.
-/// * A wait that is dropped frees its place, and everybody behind it moves up.
-/// * Turns are counted from when they came, not from when a timer noticed: a timer that is late by a millisecond delays one
-///   turn, and not the rate.
-/// * Idle time earns nothing, unless [`slack`](PacerBuilder::slack) says otherwise.
+/// * The first starts immediately, and each of the others one interval after the one before it.
+/// * The queue holds at most `capacity`, including an immediate start until its interval has passed. So
+///   no wait exceeds capacity ÷ rate ([`longest_wait`](Self::longest_wait)). Anything beyond that is
+///   denied immediately, with the length of the queue.
+/// * Dropping a wait leaves the queue, and every waiter behind it moves up.
+/// * The next interval begins at the due time, not when a timer noticed it: a timer that is late by a
+///   millisecond delays one start, but not the rate.
+/// * Idle time earns no credit, unless [`slack`](PacerBuilder::slack) is set.
 ///
-/// It is the line of a [`Limiter`] whose burst is one. Clones share it.
+/// It uses the queue of a [`Limiter`] whose burst is one. Clones share it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -101,15 +102,15 @@ struct PacerState<C: Clock> {
     limiter: Arc<Limiter<C>>,
     clock: C,
     rate: Rate,
-    /// What a turn costs, in tokens of the limiter.
+    /// The cost of one start, in tokens of the limiter.
     cost: u64,
     capacity: usize,
-    /// How long the last one that fits waits.
+    /// The longest wait that the capacity allows.
     max_wait: Duration,
     longest: Duration,
 }
 
-/// What can be chosen about a [`WorkPacer`]; made by [`WorkPacer::builder`].
+/// The settings of a [`WorkPacer`]; made by [`WorkPacer::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct PacerBuilder<C = Monotonic> {
@@ -120,15 +121,15 @@ pub struct PacerBuilder<C = Monotonic> {
 }
 
 impl WorkPacer {
-    /// Lets go at this rate, with a queue of this capacity. The burst of the rate isn't looked at.
+    /// Starts work at this rate, with a queue of this capacity. The burst of the rate is ignored.
     ///
     /// # Errors
-    /// If the rate is too extreme to be counted by.
+    /// If the rate is too extreme to be represented.
     pub fn new(rate: Rate, capacity: usize) -> Result<Self, LimitError> {
         Self::builder(rate, capacity).build()
     }
 
-    /// As [`new`](Self::new), with more choices.
+    /// As [`new`](Self::new), with more settings.
     pub fn builder(rate: Rate, capacity: usize) -> PacerBuilder {
         PacerBuilder {
             rate,
@@ -140,14 +141,14 @@ impl WorkPacer {
 }
 
 impl<C> PacerBuilder<C> {
-    /// Credit for idle time: up to this many may leave at once after the pacer was idle for as many intervals. Credit is
-    /// earned from when it is built.
+    /// Credit for idle time: up to this many may start immediately after the pacer was idle for as many
+    /// intervals. Credit is earned from when it is built.
     pub fn slack(mut self, most: u64) -> Self {
         self.slack = most;
         self
     }
 
-    /// Reads this clock instead of the default one.
+    /// Uses this clock instead of the default one.
     pub fn clock<D: Clock>(self, clock: D) -> PacerBuilder<D> {
         PacerBuilder {
             rate: self.rate,
@@ -159,10 +160,10 @@ impl<C> PacerBuilder<C> {
 }
 
 impl<C: Clock + Clone> PacerBuilder<C> {
-    /// The pacer.
+    /// Builds the pacer.
     ///
     /// # Errors
-    /// If the rate is too extreme to be counted by.
+    /// If the rate is too extreme to be represented.
     pub fn build(self) -> Result<WorkPacer<C>, LimitError> {
         let capacity = self.capacity.max(1);
         let rate = self.rate;
@@ -173,11 +174,12 @@ impl<C: Clock + Clone> PacerBuilder<C> {
             .clock(self.clock.clone())
             .build()?;
         if self.slack > 0 {
-            // Nothing was idle before there was a pacer.
+            // Take the initial burst: time before the pacer existed earns no credit.
             let _spent = limiter.check_n(self.slack.saturating_mul(cost));
         }
         let longest = intervals_duration(rate, capacity);
-        // The line adds two lengths that are rounded up to whole nanoseconds.
+        // Two nanoseconds more, because the queue adds two durations that are rounded up to whole
+        // nanoseconds.
         let most = intervals_duration(rate, capacity - 1).saturating_add(Duration::from_nanos(2));
         Ok(WorkPacer {
             shared: Arc::new(PacerState {
@@ -193,10 +195,11 @@ impl<C: Clock + Clone> PacerBuilder<C> {
     }
 }
 
-/// The rate in tokens of which a turn costs several, and how many.
+/// A rate in smaller tokens of which a start costs several, and that cost.
 ///
-/// A turn comes at a whole nanosecond. Where an interval isn't a whole number of them, a bucket that holds one turn would be full
-/// for the rest of each, and the rate lost by as much. So it holds a nanosecond more.
+/// Starts are at whole nanoseconds. If an interval isn't a whole number of them, a bucket for exactly
+/// one start would be full for the rest of each interval, and the rate lower by as much. So the bucket
+/// holds a nanosecond more.
 fn finer_rate(rate: Rate, slack: u64) -> (Rate, u64) {
     let turns = slack.saturating_add(1);
     let plain = (rate.burst(turns), 1);
@@ -210,7 +213,7 @@ fn finer_rate(rate: Rate, slack: u64) -> (Rate, u64) {
     let finer = [16, 12, 8, 4].into_iter().find_map(|shift| {
         let cost = 1u64 << shift;
         let tokens = rate.count().checked_mul(cost)?;
-        // What comes in a nanosecond.
+        // The tokens that come in a nanosecond.
         let more = u64::try_from(u128::from(tokens).div_ceil(nanos)).ok()?;
         let burst = turns.checked_mul(cost)?.checked_add(more)?;
         let rate = Rate::new(tokens, period).burst(burst);
@@ -220,7 +223,7 @@ fn finer_rate(rate: Rate, slack: u64) -> (Rate, u64) {
     finer.unwrap_or(plain)
 }
 
-/// How long so many intervals take, to the next nanosecond.
+/// The duration of this many intervals, to the next nanosecond.
 fn intervals_duration(rate: Rate, many: usize) -> Duration {
     let Some(period) = rate.period().filter(|_| rate.count() > 0) else {
         return Duration::MAX;
@@ -232,7 +235,7 @@ fn intervals_duration(rate: Rate, many: usize) -> Duration {
 }
 
 impl<C: Clock> WorkPacer<C> {
-    /// Waits for its turn: await it, or call [`wait_blocking`](PaceWait::wait_blocking).
+    /// Waits in the queue: await it, or call [`wait_blocking`](PaceWait::wait_blocking).
     pub fn pace(&self) -> PaceWait<C> {
         PaceWait {
             shared: Arc::clone(&self.shared),
@@ -240,34 +243,34 @@ impl<C: Clock> WorkPacer<C> {
         }
     }
 
-    /// How many wait for their turn.
+    /// The number of waiters.
     pub fn waiters(&self) -> usize {
         self.shared.limiter.waiters()
     }
 
-    /// How many may be in the queue.
+    /// The capacity of the queue.
     pub fn capacity(&self) -> usize {
         self.shared.capacity
     }
 
-    /// The longest that anything waits: capacity ÷ rate.
+    /// The longest possible wait: capacity ÷ rate.
     pub fn longest_wait(&self) -> Duration {
         self.shared.longest
     }
 
-    /// At which rate it lets go.
+    /// The rate of starts.
     pub fn rate(&self) -> Rate {
         self.shared.rate
     }
 
-    /// The clock that it reads.
+    /// The pacer's clock.
     pub fn clock(&self) -> &C {
         &self.shared.clock
     }
 }
 
 impl<C: Clock> PacerState<C> {
-    /// A place in the queue, from when the wait begins, and whose patience bounds that, given the caller's deadline.
+    /// A wait in the queue, and whether the caller's deadline or the queue's capacity bounds it.
     fn acquire(&self, own: Option<Timestamp>) -> (Acquire<Arc<Limiter<C>>>, DeadlineSource) {
         let queue = self.clock.now() + self.max_wait;
         let (until, patience) = match own {
@@ -278,7 +281,7 @@ impl<C: Clock> PacerState<C> {
         (acquire.deadline(until), patience)
     }
 
-    /// What a refusal of the limit means for one whose own deadline is this.
+    /// Converts a denial by the limit for a wait with this bound.
     fn to_denied(&self, refused: &RateDenied, own: DeadlineSource) -> PaceDenied {
         let turn_in = refused.decision().wait_or_max();
         let waiting = self.limiter.waiters();
@@ -295,12 +298,12 @@ impl<C: Clock> PacerState<C> {
     }
 }
 
-/// Whose patience ends first.
+/// The tighter bound of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeadlineSource {
-    /// The caller's.
+    /// The caller's deadline.
     Caller,
-    /// The bound of the queue.
+    /// The capacity of the queue.
     Capacity,
 }
 
@@ -314,11 +317,11 @@ impl<C: Clock> fmt::Debug for WorkPacer<C> {
     }
 }
 
-/// A request to wait for its turn: await it, or call [`wait_blocking`](Self::wait_blocking). The result is how long it
-/// took.
+/// A wait in the queue of a [`WorkPacer`]: await it, or call [`wait_blocking`](Self::wait_blocking).
+/// The result is how long it took.
 ///
-/// It takes its place when the wait begins. Dropping the future frees the place.
-#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+/// It joins the queue when the wait begins. Dropping the future leaves the queue.
+#[must_use = "no wait begins until this is awaited, or `wait_blocking` is called"]
 #[derive(derive_more::Debug)]
 pub struct PaceWait<C: Clock> {
     #[debug(skip)]
@@ -327,22 +330,22 @@ pub struct PaceWait<C: Clock> {
 }
 
 impl<C: Clock> PaceWait<C> {
-    /// Fails at once if its turn would come after this time on the pacer's clock.
+    /// Fails immediately if the start would be after this time on the pacer's clock.
     pub const fn deadline(mut self, deadline: Timestamp) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Fails at once if its turn would take longer than this to come.
+    /// Fails immediately if the wait would take longer than this.
     pub fn timeout(self, timeout: Duration) -> Self {
         let deadline = self.shared.clock.now() + timeout;
         self.deadline(deadline)
     }
 
-    /// Blocks the thread until its turn has come; returns how long that took.
+    /// Blocks the thread until the work may start; returns how long that took.
     ///
     /// # Errors
-    /// [`PaceDenied`] at once, if the queue is full or its turn would come too late.
+    /// [`PaceDenied`] immediately, if the queue is full or the start would be after the deadline.
     pub fn wait_blocking(self) -> Result<Duration, PaceDenied> {
         let (acquire, patience) = self.shared.acquire(self.deadline);
         let waited = acquire.wait_blocking();
@@ -365,7 +368,7 @@ impl<C: Clock> IntoFuture for PaceWait<C> {
 }
 
 pin_project! {
-    /// The future that [`PaceWait`] turns into. Dropping it frees the place in the queue.
+    /// The future that [`PaceWait`] turns into. Dropping it leaves the queue.
     #[must_use = "futures do nothing unless awaited"]
     #[derive(derive_more::Debug)]
     #[debug("Pacing {{ .. }}")]
@@ -407,7 +410,7 @@ pin_project! {
         #[pin]
         stream: S,
         pacer: WorkPacer<C>,
-        // An item that waits for its turn.
+        // The item that waits.
         item: Option<S::Item>,
         #[pin]
         turn: Option<AcquireFuture<Arc<Limiter<C>>>>,
@@ -415,8 +418,9 @@ pin_project! {
 }
 
 impl<C: Clock> WorkPacer<C> {
-    /// Hands on the items of a stream at this pacer's rate. Each takes its place in the queue when it comes, and is
-    /// never refused: the next one isn't asked for before this one has left, so a stream takes one place.
+    /// Forwards the items of a stream at this pacer's rate. Each item joins the queue when it comes,
+    /// and is never denied. The next item is polled only after this one has left, so a stream has at
+    /// most one waiter.
     ///
     /// ```
     /// use std::pin::pin;
@@ -472,7 +476,7 @@ impl<S: Stream, C: Clock> Stream for PacedStream<S, C> {
             this.turn.set(Some(acquire.into_future()));
         }
         if let Some(turn) = this.turn.as_mut().as_pin_mut() {
-            // Without a deadline, and with room for everybody, it can't be refused.
+            // A wait without a deadline, and with room for every waiter, can't be denied.
             let _waited = ready!(turn.poll(context));
             this.turn.set(None);
         }

@@ -1,12 +1,14 @@
-//! What debouncers and coalescers share: something that waits for its time, an action that takes it, and how both end.
+//! What debouncers and coalescers share: a store of pending jobs, an action that runs them, and how
+//! both end.
 //!
-//! One lock guards what waits, how many actions run, and whether it was stopped. So after `stop` has returned no
-//! action starts, and whoever waits for those that run misses none. Actions run under no lock, one after another:
-//! one that becomes due while another runs starts when that has ended. Only an action that makes itself due again
-//! (a call from inside, with a leading edge) runs inside of itself, as it would in one thread of JavaScript.
+//! One lock guards the store, the number of running actions, and whether it was stopped. So after
+//! `stop` has returned, no action starts, and a caller that waits for running actions misses none.
+//! Actions run without the lock, one after another: an action that becomes due while another runs
+//! starts when that has ended. Only an action that makes itself due again (a call from inside, with a
+//! leading edge) runs inside of itself, as it would in the single thread of JavaScript.
 //!
-//! Nothing ticks. The driver is a future that sleeps until the next time at which something is due, and without
-//! one while nothing waits.
+//! There is no periodic tick. The driver is a future that sleeps until the next due time, and without a
+//! timer while nothing waits.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -31,33 +33,35 @@ use crate::sync::{Mutex, MutexGuard};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use driver::RunnerDriver;
 
-/// What waits, and when it is due.
+/// The store of pending jobs, which decides when they are due.
 pub trait PendingStore: Send + 'static {
-    /// What it is the store of.
+    /// The name of its kind, for debugging.
     const NAME: &'static str;
-    /// What an action takes.
+    /// The argument of an action.
     type Job: Send + 'static;
-    /// What an action says when it has ended.
+    /// The result of an action.
     type Outcome: Send + 'static;
-    /// What is left of all that waited.
+    /// What a clear returns.
     type Remaining;
 
-    /// How much is pending.
+    /// The number of pending items.
     fn pending(&self) -> usize;
 
-    /// When something has to be looked at, if anything waits.
+    /// The next time at which the store has to be checked, if anything waits.
     fn due(&self) -> Option<Timestamp>;
 
-    /// The next job whose time has come by `now`.
+    /// The next job that is due by `now`.
     fn take(&mut self, now: Timestamp) -> Option<Self::Job>;
 
-    /// A job that can't run yet, because another does: [`take`](Self::take) returns it.
+    /// Stores a job that can't run yet, because another one does: [`take`](Self::take) returns it
+    /// later.
     fn defer(&mut self, job: Self::Job);
 
-    /// An action ended; without an outcome if it panicked or was cut off.
+    /// An action ended; without an outcome if it panicked or was dropped.
     fn ended(&mut self, now: Timestamp, outcome: Option<Self::Outcome>);
 
-    /// The clock was set back: what was `from` is `to` now, and everything waits for as long as it had left.
+    /// Follows a clock that was set back: the time `from` is `to` now, and everything keeps its
+    /// remaining wait.
     fn follow_clock_back(&mut self, from: Timestamp, to: Timestamp);
 
     /// Makes everything due.
@@ -66,17 +70,17 @@ pub trait PendingStore: Send + 'static {
     /// Takes out everything that waits.
     fn clear(&mut self) -> Self::Remaining;
 
-    /// Who else has to look, now that something has changed.
+    /// The wakers of callers that may continue after a change.
     fn take_woken(&mut self) -> Vec<Waker> {
         Vec::new()
     }
 }
 
-/// What becomes of a change.
+/// What to do after a change.
 pub(crate) enum AfterChange<J> {
-    /// Whoever keeps the time looks by itself.
+    /// Nothing: the driver's timer is early enough.
     None,
-    /// The driver has to look, as something is due earlier than it knows.
+    /// Wake the driver, because something is due earlier than its timer.
     WakeDriver,
     /// This runs now.
     Fire(J),
@@ -84,16 +88,16 @@ pub(crate) enum AfterChange<J> {
 
 type OutcomeFuture<O> = Pin<Box<dyn Future<Output = O> + Send>>;
 
-/// What is done with a job.
+/// The user's action.
 pub(crate) enum Action<S: PendingStore> {
     Sync(Box<dyn Fn(S::Job) -> S::Outcome + Send + Sync>),
     Async(Box<dyn Fn(S::Job) -> OutcomeFuture<S::Outcome> + Send + Sync>),
 }
 
-/// What an [action](Action) is kept as: whoever runs it shares it until it has ended.
+/// Shared, so that a thread that runs the action keeps it until it has ended.
 type SharedAction<S> = Arc<Action<S>>;
 
-/// How often something happened so far.
+/// The counters so far.
 ///
 /// ```
 /// use std::time::Duration;
@@ -116,7 +120,7 @@ pub struct Stats {
     pub panicked: u64,
 }
 
-/// All of one debouncer or coalescer.
+/// The whole state of one debouncer or coalescer.
 pub(crate) struct Runner<S: PendingStore, C> {
     state: Mutex<RunnerState<S>>,
     pub(crate) clock: C,
@@ -126,16 +130,16 @@ struct RunnerState<S: PendingStore> {
     store: S,
     /// None once it was stopped.
     action: Option<SharedAction<S>>,
-    /// How many actions run, inside of each other.
+    /// The number of running actions, which are nested in each other.
     running: usize,
-    /// The latest time that was seen.
+    /// The latest time that was read.
     last_now: Timestamp,
-    /// Nobody calls any more: it is stopped once nothing is due.
+    /// All handles are gone or it is being closed: it stops once nothing is due.
     is_closing: bool,
     stats: Stats,
     /// Wakes the driver.
     driver: Option<Waker>,
-    /// Those who wait until no action runs.
+    /// The callers that wait until no action runs.
     drain_wakers: Vec<Waker>,
 }
 
@@ -143,11 +147,11 @@ struct RunnerState<S: PendingStore> {
 pub(crate) enum JobEnd<O> {
     Completed(O),
     Panicked,
-    /// Who ran it was dropped before its end.
+    /// The future that ran it was dropped before its end.
     Aborted,
 }
 
-/// What a driver does next.
+/// The next step of a driver.
 pub(crate) enum DriverStep<S: PendingStore> {
     Run(SharedAction<S>, S::Job),
     Sleep(Timestamp),
@@ -180,12 +184,12 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         self.lock().stats
     }
 
-    /// Reads what waits, also of one that was stopped.
+    /// Reads the store, even after a stop.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&S) -> T) -> T {
         read(&self.lock().store)
     }
 
-    /// Changes what nothing becomes due by, also of one that was stopped.
+    /// Makes a change after which nothing is due earlier, even after a stop.
     pub(crate) fn with<T>(&self, change: impl FnOnce(&mut S) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state.store);
@@ -193,7 +197,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         result
     }
 
-    /// Changes what waits, and does what follows from it. None if it was stopped: then nothing is changed.
+    /// Changes the store, and acts on the result. None if it was stopped: then nothing is changed.
     #[inline]
     pub(crate) fn change<T>(
         &self,
@@ -211,7 +215,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         Some(result)
     }
 
-    /// Runs a job on this thread if it may, or else leaves it to the driver.
+    /// Runs a job on this thread if no action runs on another one, or else leaves it to the driver.
     #[inline(never)]
     fn fire_now_or_defer(&self, mut state: MutexGuard<'_, RunnerState<S>>, job: S::Job) {
         let is_free = state.running == 0 || self.is_inside_action();
@@ -237,8 +241,9 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         };
         let inside = ActionScope::enter(self.id());
         let outcome = catch_unwind(AssertUnwindSafe(|| call(job)));
-        // If it was stopped, what the action has captured goes before it counts as ended.
+        // After a stop, drop the action's captures before it counts as ended.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(action)));
+        // Before `finish`, so that a caller that it wakes isn't considered inside of the action.
         drop(inside);
         self.finish(match (outcome, dropped) {
             (Ok(outcome), Ok(())) => JobEnd::Completed(outcome),
@@ -273,20 +278,21 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         Self::wake(wakers, state);
     }
 
-    /// What the driver does next. It is woken by this waker if something becomes due earlier.
+    /// The next step of the driver. This waker is called if something becomes due earlier.
     pub(crate) fn next(&self, waker: &Waker) -> DriverStep<S> {
         let mut state = self.lock();
         let Some(action) = state.action.clone() else {
             return DriverStep::Stopped;
         };
         let known = state.driver.as_ref();
+        // Stored under the same lock as `take`, so that every later change finds it.
         let old = if known.is_some_and(|known| known.will_wake(waker)) {
             None
         } else {
             state.driver.replace(waker.clone())
         };
         let next = if state.running > 0 {
-            // Whoever ends it wakes the driver.
+            // The thread that ends the action wakes the driver.
             DriverStep::Idle
         } else {
             let now = self.now(&mut state);
@@ -304,7 +310,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         };
         let is_over = state.is_closing && matches!(next, DriverStep::Idle) && state.running == 0;
         drop(state);
-        // Dropping a waker may drop a task: not under the lock.
+        // Dropping a waker may drop a task, so it isn't dropped under the lock.
         drop(old);
         if is_over {
             drop(self.stop());
@@ -313,10 +319,10 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         next
     }
 
-    /// No action starts any more; what waits is handed out, once. Those that run go on.
+    /// Prevents new actions, and returns the pending jobs once. Running actions continue.
     pub(crate) fn stop(&self) -> Option<S::Remaining> {
         let mut state = self.lock();
-        // Dropping an action drops what it has captured, which may be a handle: not under the lock.
+        // Dropping an action drops its captures, possibly a handle, so it isn't dropped under the lock.
         let action = state.action.take();
         let rest = action.is_some().then(|| state.store.clear());
         let mut wakers = state.store.take_woken();
@@ -330,7 +336,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         rest
     }
 
-    /// Everything that waits is due now, and then it is stopped.
+    /// Makes everything due now, and then stops.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         let now = self.now(&mut state);
@@ -339,7 +345,8 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         Self::wake(state.driver.clone(), state);
     }
 
-    /// What the clock shows. It is read under the lock, so that what waits sees times in order, unless it was set back.
+    /// The clock's time, read under the lock, so that the store sees times in order unless the clock
+    /// was set back.
     #[inline]
     fn now(&self, state: &mut RunnerState<S>) -> Timestamp {
         let now = self.clock.now();
@@ -351,25 +358,26 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         now
     }
 
-    /// Wakes these, and whom a change of the store lets go on, under no lock.
+    /// Calls these wakers, and those of callers that may continue, after releasing the lock.
     fn wake(wakers: impl IntoIterator<Item = Waker>, mut state: MutexGuard<'_, RunnerState<S>>) {
         let woken = state.store.take_woken();
         drop(state);
         woken.into_iter().chain(wakers).for_each(Waker::wake);
     }
 
-    /// Whether this thread runs an action of it right now.
+    /// Whether this thread is inside of one of its actions.
     pub(crate) fn is_inside_action(&self) -> bool {
         ActionScope::depth(self.id()) > 0
     }
 
-    /// What an action that runs on this thread is known by.
+    /// Identifies this runner in the thread's list of running actions.
     fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 
     fn lock(&self) -> MutexGuard<'_, RunnerState<S>> {
-        // Only a user's own `Hash`, `Eq` or merge function can panic in here, and the stores stay sound then.
+        // Only a user's own `Hash`, `Eq` or merge function can panic under this lock, and the stores
+        // stay valid then.
         ignore_poison(self.state.lock())
     }
 }
@@ -377,7 +385,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
 /// For models of races, which have no driver.
 #[cfg(any(loom, shuttle))]
 impl<S: PendingStore, C: Clock> Runner<S, C> {
-    /// Does what a driver does when it wakes up: runs what is due. Whether anything was.
+    /// Runs what is due, as a driver does when it wakes up. Returns whether anything was due.
     pub(crate) fn tick(&self) -> bool {
         match self.next(Waker::noop()) {
             DriverStep::Run(action, job) => {
@@ -389,14 +397,14 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
     }
 }
 
-/// What becomes of what waits when nobody can call any more.
+/// What happens to pending jobs when the last handle is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnDrop {
     Discard,
     Flush,
 }
 
-/// The callers' side. The driver has the work alone, so that this is dropped with the last caller.
+/// The callers' side of a runner. The driver doesn't own it, so it is dropped with the last handle.
 pub(crate) struct RunnerOwner<S: PendingStore, C: Clock> {
     pub(crate) work: Arc<Runner<S, C>>,
     pub(crate) at_end: OnDrop,
@@ -424,23 +432,23 @@ thread_local! {
     static RUNNING_ACTIONS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-// A model's threads have their own, and begin with it at run time.
+// A model's threads have their own, which is initialized at run time.
 #[cfg(any(loom, shuttle))]
 crate::sync::thread_local! {
     static RUNNING_ACTIONS: RefCell<Vec<usize>> = RefCell::new(Vec::new());
 }
 
-/// As long as it lives, this thread is inside of an action.
+/// While it lives, this thread is inside of an action.
 struct ActionScope;
 
 impl ActionScope {
-    /// This thread begins to run an action of this work.
+    /// This thread begins to run an action of this runner.
     fn enter(id: usize) -> Self {
         RUNNING_ACTIONS.with(|inside| inside.borrow_mut().push(id));
         Self
     }
 
-    /// Whether this thread runs an action of this work, and how many inside of each other.
+    /// How many actions of this runner are nested on this thread.
     fn depth(id: usize) -> usize {
         RUNNING_ACTIONS.with(|inside| inside.borrow().iter().filter(|other| **other == id).count())
     }
@@ -452,7 +460,7 @@ impl Drop for ActionScope {
     }
 }
 
-/// The deadline passed while an action ran. It goes on, but no other one starts.
+/// The deadline passed while an action ran. It continues, but no other one starts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -467,13 +475,13 @@ impl Drop for ActionScope {
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[display("an action still runs after {waited:?}: it goes on, and no other one starts")]
 pub struct DrainTimeout {
-    /// How long it was waited for.
+    /// How long the caller waited.
     pub waited: Duration,
 }
 
 impl<S: PendingStore, C: Clock> Runner<S, C> {
-    /// Whether it was stopped and no action runs but those that this thread is inside of. If not, the waker is
-    /// called when that is so.
+    /// Ready if it was stopped and no action runs, except those that this thread is inside of.
+    /// Otherwise the waker is called when that is so.
     fn poll_drained(&self, waker: &Waker) -> Poll<()> {
         let mut state = self.lock();
         if state.action.is_none() && state.running <= ActionScope::depth(self.id()) {
@@ -489,7 +497,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
         Poll::Pending
     }
 
-    /// Blocks the thread until no action runs, or for so long.
+    /// Blocks the thread until no action runs, for at most this duration.
     pub(crate) fn drain_blocking(&self, most: Duration) -> Result<(), DrainTimeout> {
         let deadline = self.clock.now() + most;
         let waker = thread_waker();
@@ -507,7 +515,7 @@ impl<S: PendingStore, C: Clock> Runner<S, C> {
 
 #[cfg(not(any(loom, shuttle)))]
 impl<S: PendingStore, C: Clock + Clone> Runner<S, C> {
-    /// Waits until no action runs, or for so long from now on.
+    /// Waits until no action runs, for at most this duration.
     pub(crate) fn drain(
         self: Arc<Self>,
         most: Duration,

@@ -1,28 +1,28 @@
 //! When calls become firings: the rules of lodash's debounce and throttle, as a pure function of
-//! `(state, times, now)`. It keeps no value, reads no clock and sets no timer.
+//! `(state, times, now)`. It stores no value, reads no clock and sets no timer.
 
 use std::time::Duration;
 
 use tollgate::Timestamp;
 
-/// What was chosen of a debounce: how long to wait, and at which ends to fire.
+/// The settings of a debounce: how long to wait, and at which edges to fire.
 #[derive(Clone, Copy, Debug)]
 pub struct DebounceTiming {
     pub(crate) wait: Duration,
     pub(crate) max_wait: Option<Duration>,
     pub(crate) leading: Edge,
     pub(crate) trailing: Edge,
-    /// How far apart firings are at least.
+    /// The least interval between firings.
     pub(crate) spacing: Duration,
 }
 
-/// Whether something fires at an end of a wait.
+/// Whether a firing happens at an edge of a wait.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_shape::{Debounce, Edge};
 ///
-/// // Fires at once, and then not again until it has been quiet for 100 ms.
+/// // Fires immediately, and then not again until there was no call for 100 ms.
 /// let once = Debounce::new(Duration::from_millis(100)).leading(Edge::On).trailing(Edge::Off);
 /// # let _ = once;
 /// ```
@@ -30,50 +30,52 @@ pub struct DebounceTiming {
 pub enum Edge {
     /// It fires.
     On,
-    /// It doesn't.
+    /// It doesn't fire.
     Off,
 }
 
-/// What one call comes to.
+/// The effect of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallEffect {
-    /// A timer is held already, and looks by itself whether there was another call.
+    /// A timer is set already; when it fires, it checks for later calls.
     Waiting,
     /// A timer was set.
     TimerSet,
-    /// It fires now; a timer is held, too.
+    /// It fires now; a timer is set, too.
     Fire,
 }
 
-/// What a timer that rang comes to.
+/// The effect of a timer that fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimerEffect {
-    /// It isn't over: the timer was set again.
+    /// The wait isn't over: the timer was set again.
     Rearmed,
-    /// The wait is over, and what is pending fires if the trailing edge does.
+    /// The wait is over, and what is pending fires if the trailing edge is on.
     Expired,
 }
 
-/// When the calls came, and what they brought.
+/// The times of the calls and of the firing, and the timer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallTimeline {
-    /// The end of time if there was none, or it was cancelled: a million keys have one of these each.
+    /// The end of time if there was no call, or it was cancelled. Not an `Option`, because each of a
+    /// million keys has one.
     last_called: Timestamp,
-    /// When it fired last; the max wait counts from here, and from the first call if nothing has fired.
+    /// The time of the last firing. The max wait counts from here, and from the first call if nothing
+    /// has fired.
     last_fired: Timestamp,
-    /// The end of time if none is held.
+    /// The end of time if no timer is set.
     timer: Timestamp,
 }
 
 impl DebounceTiming {
-    /// A max wait below the wait is the wait.
+    /// Raises a max wait below the wait to the wait.
     pub(crate) fn normalized(mut self) -> Self {
         self.max_wait = self.max_wait.map(|most| most.max(self.wait));
         self
     }
 
-    /// When a timer that is set now rings. One of no delay rings a nanosecond later, so that calls at one instant
-    /// merge.
+    /// When a timer that is set now fires. Without a delay it fires a nanosecond later, so that calls
+    /// at one instant merge.
     fn timer(&self, now: Timestamp) -> Timestamp {
         now + self.wait.max(Duration::from_nanos(1))
     }
@@ -88,13 +90,13 @@ impl CallTimeline {
         }
     }
 
-    /// When the timer rings, if one is held.
+    /// When the timer fires, if one is set.
     #[inline]
     pub(crate) fn timer(&self) -> Option<Timestamp> {
         Some(self.timer).filter(|timer| *timer != Timestamp::MAX)
     }
 
-    /// When the latest call came.
+    /// The time of the latest call.
     pub(crate) fn called(&self) -> Option<Timestamp> {
         Some(self.last_called).filter(|called| *called != Timestamp::MAX)
     }
@@ -107,7 +109,7 @@ impl CallTimeline {
         if self.timer().is_none() {
             self.timer = times.timer(now);
             if is_due {
-                // A wait begins, and with it the time that it may take at most.
+                // A wait begins, and its max wait with it.
                 self.last_fired = now;
             }
             return match times.leading {
@@ -116,7 +118,7 @@ impl CallTimeline {
             };
         }
         if is_due && times.max_wait.is_some() {
-            // The timer is late, or the calls come in a loop that lets none ring.
+            // The timer is late, or calls come in a loop that lets none fire.
             self.timer = times.timer(now);
             self.last_fired = now;
             return CallEffect::Fire;
@@ -124,7 +126,7 @@ impl CallTimeline {
         CallEffect::Waiting
     }
 
-    /// The timer that is held rings at `now`.
+    /// The timer fires at `now`.
     pub(crate) fn on_timer(&mut self, times: &DebounceTiming, now: Timestamp) -> TimerEffect {
         if self.is_due(times, now) {
             self.timer = Timestamp::MAX;
@@ -139,14 +141,14 @@ impl CallTimeline {
         self.last_fired = now;
     }
 
-    /// Ends the wait before its time. Whether there was one.
+    /// Ends the wait early. Returns whether there was one.
     pub(crate) fn flush(&mut self) -> bool {
         let was_held = self.timer().is_some();
         self.timer = Timestamp::MAX;
         was_held
     }
 
-    /// The clock was set back: what was `from` is `to` now.
+    /// Follows a clock that was set back: the time `from` is `to` now.
     pub(crate) fn set_back(&mut self, from: Timestamp, to: Timestamp) {
         let earlier = |time: Timestamp| match time {
             Timestamp::MAX => Timestamp::MAX,
@@ -157,7 +159,7 @@ impl CallTimeline {
         self.timer = earlier(self.timer);
     }
 
-    /// From when on it is as if there had been no call, unless another comes.
+    /// From this time on it is as if there had been no call, unless another one comes.
     pub(crate) fn wait_end(&self, times: &DebounceTiming) -> Timestamp {
         let quiet = self
             .called()
@@ -172,7 +174,7 @@ impl CallTimeline {
     fn is_due(&self, times: &DebounceTiming, now: Timestamp) -> bool {
         match self.called() {
             None => true,
-            // A clock that went back says nothing about how long it has been quiet.
+            // After a clock was set back, the time since the latest call is unknown.
             Some(called) if now < called => true,
             Some(_) => now >= self.wait_end(times),
         }

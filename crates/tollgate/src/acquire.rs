@@ -1,4 +1,5 @@
-//! Waiting: a position in the limit's queue, first come first served. A waiter that leaves frees its position.
+//! Waiting for tokens: a position in the limit's queue. First in, first out; dropping a wait leaves the
+//! queue.
 
 use std::time::Duration;
 
@@ -20,13 +21,14 @@ mod jitter;
 #[cfg(not(any(loom, shuttle)))]
 pub use future::AcquireFuture;
 
-/// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
+/// A wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking). The result is how long
+/// it took.
 ///
-/// The request joins the queue when the wait starts. Waiters pass in the order in which they came, no check overtakes
-/// them, a late wake-up loses no rate, and a deadline that can't be met fails immediately. A waiter is charged only
-/// when it passes, so dropping the future frees its position immediately, and all later waiters move up. (A
-/// [`Reservation`](crate::Reservation) made behind waiters doesn't move up: it was promised a time, and keeps it.) The
-/// result is the time that the wait took.
+/// It joins the queue when the wait starts. Waiters pass in the order in which they came, no check
+/// overtakes them, a late wake-up loses no rate, and a deadline that can't be met fails immediately. A
+/// waiter is charged only when it reaches the head of the queue. So dropping the future leaves the
+/// queue, and every waiter behind it moves up. (Except a [`Reservation`](crate::Reservation) that was
+/// made behind waiters: it was promised a time, and keeps it.)
 ///
 /// ```
 /// use std::future::IntoFuture;
@@ -46,18 +48,19 @@ pub use future::AcquireFuture;
 /// assert_eq!(limiter.check().wait_or_max(), Duration::from_millis(100), "it is gone");
 /// ```
 ///
-/// Any executor can await it. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's timer, which ticks once a
-/// millisecond. So a task that paces itself at burst 1 passes once or twice a tick, 1,000 to 2,000 times a second
-/// (1,755 measured), whatever the rate. A burst that covers a few milliseconds (100 at 20,000/s) makes up for late
-/// wake-ups and delivers the whole rate.
+/// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
+/// timer, which ticks once a millisecond. A task that paces itself at burst 1 passes once or twice a
+/// tick, 1,000 to 2,000 times a second (1,755 measured), whatever the rate. A burst that covers a few
+/// milliseconds (100 at 20,000/s) makes up for late wake-ups and delivers the whole rate.
 ///
-/// Elsewhere one thread of this crate wakes the waiters that are due. The limiter's clock decides: a test moves a
-/// [`clock::Manual`](crate::clock::Manual) by hand, or pauses tokio's time and uses `clock::Tokio`.
+/// Outside tokio, one thread of this crate wakes the waiters when they are due. The limiter's clock
+/// decides: a test moves a [`clock::Manual`](crate::clock::Manual) by hand, or pauses tokio's time and
+/// uses `clock::Tokio`.
 ///
 /// # Panics
-/// Awaiting it panics while tokio's time is paused, if it has to wait on a clock that goes on. It also panics in a
-/// tokio runtime without timers, with tokio's advice to call `enable_time`: the only way to find out whether a runtime
-/// has timers is to create one.
+/// In a tokio runtime without timers; tokio's message says to call `enable_time`. (The only way to find
+/// out whether a runtime has timers is to create one.) Also if tokio's time is paused while it has to
+/// wait on a clock that isn't.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -77,8 +80,8 @@ pub use future::AcquireFuture;
 /// # fn main() {}
 /// ```
 ///
-/// It becomes a future when it is awaited, so `tokio::spawn(limiter.acquire())` doesn't compile ("is not a future").
-/// Spawn a task that owns the limiter in an [`Arc`](std::sync::Arc) and awaits the wait:
+/// It becomes a future when it is awaited, so `tokio::spawn(limiter.acquire())` doesn't compile ("is
+/// not a future"). Spawn a task that owns the limiter in an [`Arc`](std::sync::Arc) and awaits there:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -95,7 +98,7 @@ pub use future::AcquireFuture;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[must_use = "no wait begins until this is awaited, or `wait_blocking` is called"]
 pub struct Acquire<H: LimitHandle> {
     home: H,
     cost: u64,
@@ -104,7 +107,7 @@ pub struct Acquire<H: LimitHandle> {
     jitter: Duration,
 }
 
-/// The result of starting a wait.
+/// The state of a wait after its start.
 enum AcquireStart<H: LimitHandle> {
     Passed(ChargeTicket),
     Waiting(QueuedWaiter<H>),
@@ -129,7 +132,7 @@ impl<H: LimitHandle> Acquire<H> {
         self.cost
     }
 
-    /// The same wait with another handle, whose queue must be the same.
+    /// The same wait through another handle of the same limit.
     pub(crate) fn map_limit(self, change: impl FnOnce(H) -> H) -> Self {
         Self {
             home: change(self.home),
@@ -143,16 +146,17 @@ impl<H: LimitHandle> Acquire<H> {
         self
     }
 
-    /// Fails immediately if it can't pass by this time on the limiter's clock. It also fails if that time has passed,
-    /// even when tokens are available. If the clock is set back by more than a minute during the wait, the deadline
-    /// moves with it, so that no wait takes longer than intended.
+    /// Fails immediately if the request can't pass by this time on the limiter's clock, and also if
+    /// that time has passed already, even if tokens are available. If the clock is set back by more
+    /// than a minute during the wait, the deadline moves with it, so that no wait takes longer than
+    /// requested.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
         self.patience = WaitLimit::Deadline(deadline);
         self
     }
 
-    /// Adds a random delay of up to `most` after the wait, so that waiters who would pass together spread out. The
-    /// delay may overrun a deadline.
+    /// Adds a random delay of up to `most` after the tokens are granted, so that waiters with the same
+    /// due time spread out. The delay may overrun a deadline.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self
@@ -167,7 +171,8 @@ impl<H: LimitHandle> Acquire<H> {
     /// Blocks the thread until the tokens may be used; returns how long that took.
     ///
     /// # Errors
-    /// [`RateDenied`] immediately, if it can never pass, can't pass in time, or the queue is full.
+    /// [`RateDenied`] immediately if it can never pass or can't pass before the deadline, or if the
+    /// queue is full.
     pub fn wait_blocking(self) -> Result<Duration, RateDenied> {
         let arrived = self.arrival_time();
         match self.start(arrived)? {
@@ -183,8 +188,8 @@ impl<H: LimitHandle> Acquire<H> {
         }
     }
 
-    /// As [`wait_blocking`](Self::wait_blocking), but gives up after this many polls, as a dropped future would. For
-    /// the model checker.
+    /// As [`wait_blocking`](Self::wait_blocking), but gives up after this many polls, as a dropped
+    /// future would. For the model checker.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
     pub fn wait_for_polls(self, looks: usize) -> Option<Result<(), RateDenied>> {
@@ -208,7 +213,7 @@ impl<H: LimitHandle> Acquire<H> {
         if deadline.is_some_and(|deadline| deadline < now) {
             return Err(RateDenied::DeadlineExceeded(limit.peek_in_order(now, 0)));
         }
-        // Most callers pass immediately; those never count as waiters.
+        // Most callers pass immediately; these never count as waiting.
         let refused = match limit.book_in_order(now, self.cost, Duration::ZERO) {
             Ok(ticket) => return Ok(AcquireStart::Passed(ticket)),
             Err(RateDenied::DeadlineExceeded(decision))
@@ -234,7 +239,7 @@ impl<H: LimitHandle> Acquire<H> {
     }
 }
 
-/// The time at which a waiter that passes at `at` continues.
+/// The time when a waiter that was due at this time continues.
 fn add_jitter(at: Timestamp, jitter: Duration) -> Timestamp {
     at + jitter::random_up_to(jitter)
 }

@@ -1,4 +1,4 @@
-//! `ConcurrencyLimiter`: limits the requests in flight by permits that are released.
+//! `ConcurrencyLimiter`: a bound on requests in flight, by permits that are released.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use gate::MAX_LIMIT;
 #[doc(hidden)]
 pub use gate::percent_of_limit;
 
-/// A permit that shares its limiter instead of borrowing it, so that it can be moved into a task.
+/// A permit that shares its limiter instead of borrowing it, so that it can move into a task.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -50,21 +50,21 @@ pub use gate::percent_of_limit;
 /// ```
 pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 
-/// A concurrency limit: grants permits up to a limit, and takes each back when it is dropped.
+/// A concurrency limit: hands out permits up to a limit; dropping a permit releases it.
 ///
-/// A rate limits how often calls come; this limits how many are in flight. 50 permits let 50,000 calls a second pass
-/// that take 1 ms each, and 50 a second that take 1 s. So it protects a slow backend, where a rate doesn't notice that
-/// calls pile up.
+/// A rate bounds how often requests pass, a concurrency limit how many run at the same time. 50 permits
+/// allow 50,000 calls a second that take 1 ms each, and 50 a second when they take 1 s. That protects a
+/// slow backend, where a rate limit doesn't notice that calls pile up.
 ///
-/// * A permit has a weight, by default 1 ([`try_acquire_n`](Self::try_acquire_n)). A weight of 0 takes nothing. It
-///   passes if the limit is not exceeded and the queue is empty.
-/// * Waiters are served first come first served, whatever their weight, and no request overtakes the queue: while a
-///   request waits, [`try_acquire`](Self::try_acquire) is denied.
-/// * The queue is bounded, and so is the wait, if you set a timeout. Both together are a **bulkhead**:
+/// * A permit has a weight, 1 by default ([`try_acquire_n`](Self::try_acquire_n)). A weight of 0 takes
+///   nothing, and passes if the limit isn't exceeded and nobody waits.
+/// * The queue is first in, first out, whatever the weight, and nobody overtakes it: while it isn't
+///   empty, [`try_acquire`](Self::try_acquire) is denied.
+/// * The queue is bounded, and so is the wait, if a timeout is set. With both this is a **bulkhead**:
 ///   `builder(10).max_waiters(20).timeout(d)`.
 /// * The limit may change at any time ([`set_limit`](Self::set_limit)).
 ///
-/// Taking and releasing a permit are one atomic operation each. They take no lock while no request waits.
+/// To acquire or release a permit is one atomic operation, without a lock while nobody waits.
 ///
 /// ```
 /// use tollgate::ConcurrencyLimiter;
@@ -87,46 +87,45 @@ pub struct ConcurrencyLimiter<C: Clock = Monotonic> {
 }
 
 impl ConcurrencyLimiter {
-    /// The highest limit: 2³¹ − 1. A higher limit is reduced to this.
+    /// The highest limit: 2³¹ − 1. A higher value is capped to it.
     pub const MAX_LIMIT: u32 = MAX_LIMIT;
 
-    /// A limit of this many concurrent requests, on the default clock. A limit of 0 lets nothing pass.
+    /// A limit on concurrent requests, on the default clock. A limit of 0 denies everything.
     pub fn new(limit: u32) -> Self {
         Self::builder(limit).build()
     }
 
-    /// Sets the bound on waiters, the longest wait, an observer and the clock.
+    /// A builder for the bound on waiters, the default timeout, an observer and the clock.
     pub fn builder(limit: u32) -> Builder {
         Builder::new(limit)
     }
 }
 
 impl<C: Clock> ConcurrencyLimiter<C> {
-    /// Takes a permit now, or returns why not.
+    /// Acquires a permit without waiting.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     #[inline]
     pub fn try_acquire(&self) -> Result<Permit<&Self>, PermitDenied> {
         Permit::try_new(self, 1)
     }
 
-    /// Takes a permit of this weight now, or returns why not.
+    /// Acquires a permit of this weight without waiting.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     #[inline]
     pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<&Self>, PermitDenied> {
         Permit::try_new(self, weight)
     }
 
-    /// Waits for a permit, first come first served. Await it, or call
-    /// [`wait_blocking`](Acquire::wait_blocking).
+    /// Waits for a permit in the queue. Await it, or call [`wait_blocking`](Acquire::wait_blocking).
     pub fn acquire(&self) -> Acquire<&Self> {
         self.acquire_n(1)
     }
 
-    /// Waits for a permit of this weight, first come first served.
+    /// Waits for a permit of this weight in the queue.
     pub fn acquire_n(&self, weight: u32) -> Acquire<&Self> {
         Acquire::new(Ok(self), weight)
     }
@@ -134,7 +133,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     pub fn try_acquire_owned(self: &Arc<Self>) -> Result<OwnedPermit<C>, PermitDenied> {
         self.try_acquire_owned_n(1)
     }
@@ -142,7 +141,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// As [`try_acquire_n`](Self::try_acquire_n), with a permit that shares the limiter.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     pub fn try_acquire_owned_n(
         self: &Arc<Self>,
         weight: u32,
@@ -160,21 +159,21 @@ impl<C: Clock> ConcurrencyLimiter<C> {
         Acquire::new(Ok(Arc::clone(self)), weight)
     }
 
-    /// The permits in use, without taking one.
+    /// The permits in use and the waiters, without acquiring any.
     pub fn peek(&self) -> Occupancy {
         self.gate.occupancy()
     }
 
-    /// The weight that a new request could take immediately.
+    /// The number of permits that a new request could acquire now.
     pub fn available(&self) -> u32 {
         self.peek().available()
     }
 
-    /// Changes the limit. Permits in use stay valid.
+    /// Changes the limit. Permits in flight stay valid.
     ///
-    /// A higher limit admits waiters in order. If the limit falls below the permits in use, none is granted until
-    /// enough are released. Waiters whose weight exceeds the new limit are denied: it is unknown when the limit will
-    /// rise again, and they would block all others.
+    /// A higher limit admits waiters in order. If more permits are in use than a lower limit has, none
+    /// is handed out until enough were released. Waiters whose weight is above the new limit are
+    /// denied: nobody knows when it will rise again, and they would block the queue.
     ///
     /// ```
     /// use tollgate::ConcurrencyLimiter;
@@ -192,12 +191,12 @@ impl<C: Clock> ConcurrencyLimiter<C> {
         self.gate.set_limit(limit);
     }
 
-    /// The counters since the limiter was made.
+    /// The counters since it was built.
     pub fn stats(&self) -> Stats {
         self.settings.counters.stats()
     }
 
-    /// The clock that the limiter reads.
+    /// The limiter's clock.
     pub fn clock(&self) -> &C {
         &self.settings.clock
     }

@@ -19,15 +19,15 @@ mod tests;
 pub use builder::{Builder, Settings};
 use fair_queueing::{ClientClaim, FairQueueing, MAX_WEIGHT};
 
-/// One limit shared fairly by the clients that wait for it.
+/// One limit that its waiting clients share fairly.
 ///
-/// A [`Limiter`](crate::Limiter) serves requests in the order in which they come, so a busy client takes nearly all of
-/// it. Here each client has a queue of its own, and the queues are served by weight (weighted fair queueing). Under
-/// contention every client gets up to its fair share, and the others share what idle clients leave. A client with no
-/// waiting request collects no credit and takes no memory.
+/// A [`Limiter`](crate::Limiter) serves whichever request comes first, so a noisy client takes nearly
+/// all of it. Here each client has a queue of its own, and the queues are served in turn by weight.
+/// Under contention every client gets what it requests up to its fair share, and the others share what
+/// a quiet client leaves unused. A client with an empty queue collects no credit and takes no memory.
 ///
-/// A client is any value that can be hashed; its fingerprint identifies it. Two of n waiting clients share a queue with
-/// probability n² / 2⁶⁵. The weight is 1 by default; each call can set another.
+/// A client is anything that can be hashed, and is known by its fingerprint: two of n queued clients
+/// share a queue with probability n² / 2⁶⁵. Its weight is 1 unless the call sets another.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -52,7 +52,7 @@ use fair_queueing::{ClientClaim, FairQueueing, MAX_WEIGHT};
 /// };
 /// let loud: Vec<_> = (1..=5).map(|waiting| start("loud", waiting)).collect();
 /// let quiet = start("quiet", 6);
-/// // The quiet client has one turn with the loud one before it, not five.
+/// // The quiet client waits for one request of the noisy one, not for five.
 /// for _ in 0..2 {
 ///     while clock.parked() < limiter.waiters() {
 ///         thread::yield_now();
@@ -81,7 +81,7 @@ impl FairLimiter {
         }
     }
 
-    /// Sets bounds, load shedding and the clock.
+    /// A builder for bounds, shedding and the clock.
     pub fn builder(rate: Rate) -> Builder {
         Builder::new(rate)
     }
@@ -90,7 +90,7 @@ impl FairLimiter {
 impl<C: Clock> FairLimiter<C> {
     /// Whether one request passes now: a token is available, and no waiter has precedence.
     ///
-    /// Fairness applies among waiters. Clients that only use this method are served in the order in which they come.
+    /// Only waiters share fairly. Clients that never wait are served in the order in which they come.
     ///
     /// ```
     /// use tollgate::{FairLimiter, Rate, clock::Manual};
@@ -115,8 +115,8 @@ impl<C: Clock> FairLimiter<C> {
         self.check_n(client, 1)
     }
 
-    /// Decides a request of this cost. When it is denied, `retry_after` is the latest time at which it would pass if it
-    /// joined the queue now and no request came after it. Computing that visits every waiting client.
+    /// Decides a request of this cost. When it is denied, `retry_after` is the longest wait if it
+    /// joined the queue now and no further request came. Computing that visits every queued client.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,12 +131,12 @@ impl<C: Clock> FairLimiter<C> {
         self.queue.check(&self.client_claim(client), cost)
     }
 
-    /// Waits for one token, in the client's queue.
+    /// Waits for one token in the client's queue.
     pub fn acquire<K: Hash + ?Sized>(&self, client: &K) -> QueuedAcquire<'_, FairQueueing, C> {
         self.acquire_n(client, 1)
     }
 
-    /// Waits for this many tokens, in the client's queue.
+    /// Waits for this many tokens in the client's queue.
     ///
     /// ```
     /// use std::time::Duration;
@@ -144,7 +144,7 @@ impl<C: Clock> FairLimiter<C> {
     ///
     /// let limiter = FairLimiter::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
     /// assert_eq!(limiter.acquire_n("ada", 10).wait_blocking(), Ok(Duration::ZERO));
-    /// // Five more take half a second, so less patience fails at once.
+    /// // Five more take half a second, so a shorter timeout fails immediately.
     /// let patience = Duration::from_millis(400);
     /// let denied = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
     /// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
@@ -159,19 +159,19 @@ impl<C: Clock> FairLimiter<C> {
         QueuedAcquire::new(&self.queue, self.client_claim(client), cost)
     }
 
-    /// The number of waiting requests.
+    /// The number of waiters.
     pub fn waiters(&self) -> usize {
         self.queue.read(|queue| queue.waiting())
     }
 
-    /// The number of this client's waiting requests.
+    /// The number of this client's waiters.
     pub fn waiters_of<K: Hash + ?Sized>(&self, client: &K) -> usize {
         let client = self.hasher.fingerprint(client);
         self.queue
             .read(|queue| queue.waiting_of(queue.discipline().client_slot(client)))
     }
 
-    /// The number of clients with a waiting request. Only those take memory.
+    /// The number of clients with waiters; only these take memory.
     pub fn clients(&self) -> usize {
         self.queue.read(|queue| queue.discipline().clients())
     }
@@ -181,7 +181,7 @@ impl<C: Clock> FairLimiter<C> {
         self.queue.read(|queue| queue.discipline().limit().rate())
     }
 
-    /// The clock that the limiter reads.
+    /// The limiter's clock.
     pub const fn clock(&self) -> &C {
         self.queue.clock()
     }
@@ -195,9 +195,8 @@ impl<C: Clock> FairLimiter<C> {
 }
 
 impl<C: Clock> QueuedAcquire<'_, FairQueueing, C> {
-    /// Sets the client's weight for all its waiting requests, from this request on. A client of weight 3 gets three
-    /// times as much as a client of weight 1, when both want more. The weight is 1 to 65,536; other numbers are
-    /// clamped.
+    /// Sets the client's weight from this request on, for all its waiters. A client of weight 3 gets
+    /// three times as much as one of weight 1 when both want more. Weights are clamped to 1 to 65,536.
     pub fn weight(mut self, weight: u32) -> Self {
         self.client.weight = weight.clamp(1, MAX_WEIGHT);
         self

@@ -1,4 +1,4 @@
-//! `Lanes`: one rate in priority lanes. Each lane has a guaranteed share, and unused tokens are lent.
+//! `Lanes`: one rate in priority lanes, each with a guaranteed share; the rest is lent.
 
 use std::fmt;
 
@@ -17,13 +17,13 @@ use lane_shares::LaneShares;
 
 /// One rate in priority lanes.
 ///
-/// Each lane has a guaranteed share: within it a request always passes, whatever the other lanes do. Unused tokens are
-/// lent to lanes that want more, the highest first: while a request waits in a lane, no lower lane borrows. All lanes
-/// together keep to the rate and its burst. The lane that was added first is the highest. A cost above its lane's part
-/// of the burst never passes.
+/// Each lane has a guaranteed share: within it a request always passes, whatever the other lanes do.
+/// What lanes leave unused is lent to those that want more, the highest first: while a lane has
+/// waiters, no lower lane borrows. All lanes together keep to the rate and its burst. The lane that was
+/// added first is the highest. A cost above its lane's part of the burst never passes.
 ///
-/// Requests are decided now ([`allow`](Lane::allow), [`check`](Lane::check)) or wait in a queue
-/// ([`acquire`](Lane::acquire)), first come first served within a lane.
+/// Requests are decided immediately ([`allow`](Lane::allow), [`check`](Lane::check)) or wait
+/// ([`acquire`](Lane::acquire)), first in, first out within a lane.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +57,7 @@ pub struct Lanes<C: Clock = Monotonic> {
     queue: SharedWaitQueue<LaneShares, C>,
 }
 
-/// One lane of [`Lanes`], with the verbs of a limiter. [`Lanes::lane`] returns it.
+/// One lane of [`Lanes`], with the methods of a limiter; made by [`Lanes::lane`].
 ///
 /// ```
 /// use tollgate::{Lanes, Rate, clock::Manual};
@@ -75,14 +75,14 @@ pub struct Lane<'a, C: Clock = Monotonic> {
 }
 
 impl Lanes {
-    /// Starts without a lane; add lanes from the highest to the lowest.
+    /// A builder without lanes; add them highest first.
     pub const fn builder(rate: Rate) -> Builder {
         Builder::new(rate)
     }
 }
 
 impl<C: Clock> Lanes<C> {
-    /// The lane of this name, if there is one.
+    /// The lane of this name, if it exists.
     pub fn lane(&self, name: &str) -> Option<Lane<'_, C>> {
         let number = self.names.iter().position(|known| known == name)?;
         self.lane_at(number)
@@ -93,12 +93,12 @@ impl<C: Clock> Lanes<C> {
         (0..self.names.len()).filter_map(|number| self.lane_at(number))
     }
 
-    /// The number of waiting requests in all lanes.
+    /// The number of waiters in all lanes.
     pub fn waiters(&self) -> usize {
         self.queue.read(|queue| queue.waiting())
     }
 
-    /// The clock that the lanes read.
+    /// The clock of all lanes.
     pub const fn clock(&self) -> &C {
         self.queue.clock()
     }
@@ -113,13 +113,13 @@ impl<C: Clock> Lanes<C> {
 }
 
 impl<'a, C: Clock> Lane<'a, C> {
-    /// The name of the lane.
+    /// The lane's name.
     pub fn name(&self) -> &'a str {
         let number = usize::try_from(self.number).unwrap_or(usize::MAX);
         &self.lanes.names[number]
     }
 
-    /// The guaranteed rate of the lane.
+    /// The lane's guaranteed rate.
     ///
     /// ```
     /// use tollgate::{Lanes, Rate};
@@ -153,18 +153,19 @@ impl<'a, C: Clock> Lane<'a, C> {
         self.check_n(1)
     }
 
-    /// Decides a request of this cost. `retry_after` is the wait in this lane, if no other request comes. The limit,
-    /// the remaining tokens and `reset_after` are those of all lanes together.
+    /// Decides a request of this cost. `retry_after` is this lane's, by its share or by what others
+    /// leave unused if no further request comes; limit, remaining and `reset_after` are those of all
+    /// lanes together.
     pub fn check_n(&self, cost: u64) -> Decision {
         self.lanes.queue.check(&self.number, cost)
     }
 
-    /// Waits for one token, behind the waiters of this lane.
+    /// Waits for one token in this lane's queue.
     pub fn acquire(&self) -> QueuedAcquire<'a, LaneShares, C> {
         self.acquire_n(1)
     }
 
-    /// Waits for this many tokens, behind the waiters of this lane.
+    /// Waits for this many tokens in this lane's queue.
     ///
     /// ```
     /// use std::time::Duration;
@@ -174,7 +175,7 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// let lanes = lanes.build()?;
     /// let b = lanes.lane("b").expect("was added");
     /// assert_eq!(b.acquire_n(4).wait_blocking(), Ok(Duration::ZERO));
-    /// // The other lane is full, so all that comes in is there to be borrowed: 10 a second.
+    /// // The other lane is full, so all new tokens can be borrowed: 10 a second.
     /// let denied = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
     /// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
     /// assert_eq!(denied.decision().wait_or_max(), Duration::from_millis(100));
@@ -184,7 +185,7 @@ impl<'a, C: Clock> Lane<'a, C> {
         QueuedAcquire::new(&self.lanes.queue, self.number, cost)
     }
 
-    /// The number of waiting requests in this lane.
+    /// The number of waiters in this lane.
     pub fn waiters(&self) -> usize {
         let number = self.number;
         self.lanes

@@ -9,8 +9,8 @@
 //! # Ok::<(), tollgate::quota::QuotaError>(())
 //! ```
 //!
-//! This quota lives in memory. To keep it across restarts, store it in a file: end the builder with
-//! [`open`](Builder::open).
+//! This limiter lives in memory. To keep counts across restarts, store them in a file: end the builder
+//! with [`open`](Builder::open).
 //!
 //! ```
 //! # let folder = std::env::temp_dir().join(format!("tollgate-quota-page-{}", std::process::id()));
@@ -29,18 +29,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The cost of a crash
-//! Charges are counted in memory. A thread saves them every second by default, and earlier after many grants. After a
-//! crash a key may be granted its unsaved charges a second time: at most the grants of all keys in the last flush
-//! interval, and at most [`max_unsaved`](Builder::max_unsaved) units. Dropping the limiter saves everything.
-//! [`close`](QuotaLimiter::close) does so too, and returns whether it worked.
+//! # What a crash can cost
+//! Charges are counted in memory. A thread saves them every second by default, and earlier when many
+//! units were granted. After a crash, units that weren't saved yet may be granted a second time: at
+//! most what was granted to all keys in the last flush interval, and at most
+//! [`max_unsaved`](Builder::max_unsaved) units. Dropping the limiter saves everything;
+//! [`close`](QuotaLimiter::close) does too, and returns whether that worked.
 //!
-//! [`Durability::WriteAhead`] reverses the trade-off: nothing is granted twice, but a key may lose a block of units.
+//! [`Durability::WriteAhead`] makes the opposite trade: no unit is granted twice, but a key may lose a
+//! block.
 //!
-//! # The cost of a wrong clock
-//! A key's time never goes back. If the clock does, the key stays in the period in which it was charged until the clock
-//! has caught up. That grants nothing extra. After a clock was ahead by a month, the keys that were charged meanwhile
-//! stay in that month; [`reset`](QuotaLimiter::reset) frees a key.
+//! # What a clock can cost
+//! A key's time never goes back. If the clock does, the key stays in the period of its latest charge
+//! until the clock has caught up, so nothing extra is granted. If the clock was wrong by a month, keys
+//! that were charged meanwhile stay in that month; [`reset`](QuotaLimiter::reset) frees a key.
 
 mod builder;
 mod calendar;
@@ -75,12 +77,12 @@ pub use file::FileError;
 pub use key::{Key, OwnedKey, QuotaKey};
 pub use period::{Quota, QuotaError, Weekday};
 
-/// How often a charge saves more units ahead before it is denied.
+/// How often a charge tries again after another request used up the block that was saved ahead for it.
 const MAX_CLAIM_ATTEMPTS: usize = 8;
 
 /// A quota for each key: a tenant's id, or any bytes up to a kilobyte.
 ///
-/// A check locks one of 64 shards for some tens of nanoseconds and doesn't touch the disk.
+/// A check holds the lock of one of 64 shards for some tens of nanoseconds and doesn't touch the disk.
 ///
 /// ```
 /// use std::time::Duration;
@@ -98,14 +100,14 @@ const MAX_CLAIM_ATTEMPTS: usize = 8;
 /// ```
 pub struct QuotaLimiter<C = Wall> {
     table: Arc<QuotaTable>,
-    /// Saves the counts to a file, if there is one. It stops with the limiter.
+    /// Saves the keys if there is a file; stops with the limiter.
     persistence: Option<BackgroundSaver>,
     observer: Option<ThresholdObserver>,
     counters: Counters,
     clock: C,
 }
 
-/// A key has reached a percentage of its quota.
+/// A key has reached a configured percentage of its quota.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ThresholdEvent<'a> {
@@ -113,72 +115,73 @@ pub struct ThresholdEvent<'a> {
     pub key: &'a [u8],
     /// The configured percentage that was reached.
     pub percent: u8,
-    /// The units that the key has used, including the charge that reached the percentage.
+    /// The key's usage, including the charge that reached it.
     pub used: u64,
-    /// The size of the quota.
+    /// The quota's count.
     pub limit: u64,
-    /// How long until no unit counts as used, if no more are used.
+    /// The time until nothing is used, if no further request comes.
     pub reset_after: Duration,
 }
 
-/// The observer of thresholds.
+/// The observer of thresholds, with its percentages.
 struct ThresholdObserver {
-    /// The percentages, in ascending order.
+    /// In ascending order.
     percentages: Vec<u8>,
     notify: Box<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>,
 }
 
-/// The counters of a quota limiter, and the state of its store.
+/// The counters of a quota limiter, and the state of its file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Charges above 0 that passed.
+    /// Charges above 0 that were allowed.
     pub allowed: u64,
     /// Charges above 0 that were denied.
     pub denied: u64,
-    /// Keys that are counted now.
+    /// Keys in the table now.
     pub keys: usize,
-    /// Units that are granted and not saved: a crash now would lose them.
+    /// Units that are granted but not saved: a crash now would lose them.
     pub unsaved: u64,
     /// Flushes that wrote data.
     pub flushes: u64,
-    /// Flushes that failed. The next flush tries to save the same data.
+    /// Flushes that failed. The next flush tries the same keys again.
     pub failed_flushes: u64,
     /// The size of the file.
     pub store_bytes: u64,
-    /// Bytes of an unfinished write that a crash left in the file; they were ignored at opening.
+    /// Bytes of a write that a crash had interrupted, which were discarded when the file was opened.
     pub recovered_bytes: u64,
-    /// The error of the latest flush; `None` once a flush has succeeded.
+    /// The error of the latest flush; none once a flush has succeeded.
     pub last_error: Option<String>,
 }
 
 impl QuotaLimiter {
-    /// The same quota for each key, for at most `capacity` keys at a time, by the system's clock, in memory only.
+    /// The same quota for each key, on the system's clock and in memory only. At most `capacity` keys
+    /// are counted at the same time.
     ///
-    /// A key takes about 500 bytes and its name. With a rolling quota it takes up to 1.5 kB, and with quotas of four
-    /// kinds of periods up to four times as much.
+    /// A key takes about 500 bytes and its name; a rolling one up to 1.5 kB. A key with quotas of four
+    /// kinds of periods takes up to four times as much.
     pub fn new(quota: Quota, capacity: usize) -> Self {
         Self::builder(quota, capacity).build_unchecked()
     }
 
-    /// Sets the file, the clock, the bounds and the observer of thresholds.
+    /// A builder for the file, the clock, the bounds and the observer of thresholds.
     pub fn builder(quota: Quota, capacity: usize) -> Builder {
         Builder::new(quota, capacity)
     }
 }
 
 impl<C: Clock> QuotaLimiter<C> {
-    /// Decides one unit of this key.
+    /// Decides a request of one unit for this key.
     pub fn check<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
         self.check_n(key, 1)
     }
 
-    /// Decides a cost of this key. A cost of 0 peeks.
+    /// Decides a request of this cost for this key. A cost of 0 peeks.
     pub fn check_n<K: AsRef<[u8]> + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         self.check_at(self.clock.now(), key, cost)
     }
 
-    /// Decides a cost at a time on the limiter's clock.
+    /// Decides a request at a time on the limiter's clock.
     pub fn check_at<K: AsRef<[u8]> + ?Sized>(
         &self,
         now: Timestamp,
@@ -188,12 +191,12 @@ impl<C: Clock> QuotaLimiter<C> {
         into_decision(self.charge_at(now, key, None, cost))
     }
 
-    /// The remaining units of this key, without charging anything.
+    /// The remaining units of this key, without charging any.
     pub fn peek<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
         self.peek_at(self.clock.now(), key, None, 0)
     }
 
-    /// Whether a cost would pass, without charging it, under the key's quota or the given one.
+    /// Whether a cost would be allowed by the key's quota or the given one, without charging it.
     pub fn peek_at<K: AsRef<[u8]> + ?Sized>(
         &self,
         now: Timestamp,
@@ -214,10 +217,10 @@ impl<C: Clock> QuotaLimiter<C> {
         self.table.evaluate(&ask).decision
     }
 
-    /// Charges a cost to this key. The receipt can refund it if the request doesn't happen.
+    /// Charges a cost to this key, and returns a receipt to refund it if the request doesn't happen.
     ///
     /// # Errors
-    /// The reason of the denial. Nothing was charged.
+    /// Why it was denied; then nothing was charged.
     ///
     /// ```
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
@@ -239,7 +242,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// Charges a cost at a time on the limiter's clock, under the key's quota or the given one.
     ///
     /// # Errors
-    /// The reason of the denial. Nothing was charged.
+    /// Why it was denied; then nothing was charged.
     pub fn charge_at<K: AsRef<[u8]> + ?Sized>(
         &self,
         now: Timestamp,
@@ -261,7 +264,7 @@ impl<C: Clock> QuotaLimiter<C> {
         };
         let unsaved = self.saver().map(|saver| &saver.unsaved);
         let mut charged = self.table.charge(&ask, unsaved);
-        // Other requests may use up the saved units before this one is charged, so it retries.
+        // Other requests may use up the block that was saved ahead before this one retries.
         for _ in 0..MAX_CLAIM_ATTEMPTS {
             if !matches!(charged, Err(QuotaDenied::ClaimNotSaved { .. })) || self.flush().is_err() {
                 break;
@@ -276,8 +279,9 @@ impl<C: Clock> QuotaLimiter<C> {
         Ok(done.receipt)
     }
 
-    /// Refunds a charge to the period, or the part of a rolling period, in which it was counted, for each quota of the
-    /// key. Returns the refunded units: none if that period is over, or if the key was reset since.
+    /// Refunds a charge in each of the key's quotas, to the period (or the part of a rolling one) in
+    /// which it was counted. Returns the refunded units: 0 if that period has ended or the key was
+    /// reset.
     pub fn refund_receipt<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: Receipt) -> u64 {
         self.refund_receipt_at(self.clock.now(), key, receipt)
     }
@@ -302,15 +306,15 @@ impl<C: Clock> QuotaLimiter<C> {
         })
     }
 
-    /// Refunds units to the key, whatever they were charged for: the latest first, and no more than still count.
-    /// [`peek`](Self::peek) returns the units that remain then.
+    /// Refunds units to this key, whatever they were charged for: from the latest charges back, and no
+    /// more than still count. [`peek`](Self::peek) returns the result.
     pub fn refund<K: AsRef<[u8]> + ?Sized>(&self, key: &K, units: u64) {
         let now = self.clock.now().as_nanos();
         self.table
             .update(key.as_ref(), |entry| entry.refund(units, now));
     }
 
-    /// Forgets what the key has used.
+    /// Clears the usage of this key.
     pub fn reset<K: AsRef<[u8]> + ?Sized>(&self, key: &K) {
         self.table.remove(key.as_ref());
     }
@@ -320,15 +324,16 @@ impl<C: Clock> QuotaLimiter<C> {
         self.table.quota(key.as_ref())
     }
 
-    /// Changes the quota of all keys without an override. Used units stay used, as [`Key::at`] says.
+    /// Changes the quota of all keys without an override. What they have used stays used, as
+    /// [`Key::at`] describes.
     pub fn set_quota(&self, quota: &Quota) {
         self.table.set_quota(quota);
     }
 
-    /// Gives this key a quota of its own. The override is configuration: the store doesn't keep it.
+    /// Overrides the quota of this key. An override is configuration: it isn't saved in the file.
     ///
     /// # Errors
-    /// [`TableFull`] if as many keys have an override as the limiter has capacity for.
+    /// [`TableFull`] if there are already as many overrides as the table has room for keys.
     pub fn set_override<K: AsRef<[u8]> + ?Sized>(
         &self,
         key: &K,
@@ -341,12 +346,12 @@ impl<C: Clock> QuotaLimiter<C> {
         }
     }
 
-    /// Removes the override of this key, so that the quota of all keys applies again.
+    /// Removes this key's override.
     pub fn clear_override<K: AsRef<[u8]> + ?Sized>(&self, key: &K) {
         self.table.clear_override(key.as_ref());
     }
 
-    /// Saves the changes now, on this thread. Without a store it does nothing.
+    /// Saves all changes now, on this thread. Without a file it does nothing.
     ///
     /// # Errors
     /// If the file can't be written; the next flush tries again.
@@ -357,17 +362,17 @@ impl<C: Clock> QuotaLimiter<C> {
         }
     }
 
-    /// Saves everything and closes the file, as dropping does, and returns whether it worked.
+    /// Saves everything and closes the file, as dropping does, and returns whether that worked.
     ///
     /// # Errors
-    /// If the file can't be written. It then holds the data of the last successful flush.
+    /// If the file can't be written; then it holds the state of the last flush that succeeded.
     pub fn close(mut self) -> Result<(), FileError> {
         self.persistence
             .as_mut()
             .map_or(Ok(()), BackgroundSaver::close)
     }
 
-    /// The counters so far, and the state of the store.
+    /// The counters so far, and the state of the file.
     pub fn stats(&self) -> Stats {
         let (allowed, denied) = self.counters.sums();
         let mut stats = Stats {
@@ -387,7 +392,7 @@ impl<C: Clock> QuotaLimiter<C> {
         stats
     }
 
-    /// The clock that the limiter reads.
+    /// The limiter's clock.
     pub fn clock(&self) -> &C {
         &self.clock
     }
@@ -396,7 +401,7 @@ impl<C: Clock> QuotaLimiter<C> {
         self.persistence.as_ref().map(BackgroundSaver::saver)
     }
 
-    /// Checks that this process may use this key.
+    /// Checks that this process may charge this key.
     #[inline]
     fn check_key(&self, key: &[u8]) -> Result<(), QuotaDenied> {
         if self.is_forked() {
@@ -408,13 +413,13 @@ impl<C: Clock> QuotaLimiter<C> {
         }
     }
 
-    /// Whether the store belongs to the process that this process was forked from.
+    /// Whether the file belongs to the process that this one was forked from.
     #[inline]
     fn is_forked(&self) -> bool {
         self.saver().is_some_and(QuotaSaver::is_forked)
     }
 
-    /// Reports the thresholds that a charge has reached.
+    /// Notifies the observer of each threshold that a charge has reached.
     fn notify_thresholds(&self, key: &[u8], done: &ChargeResult) {
         let Receipt { decision, cost, .. } = &done.receipt;
         let observer = self.observer.as_ref().filter(|_| *cost > 0);
@@ -438,7 +443,7 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 }
 
-/// The decision of an allowed or a denied charge.
+/// The decision of an allowed or denied charge.
 fn into_decision(charged: Result<Receipt, QuotaDenied>) -> Decision {
     charged.map_or_else(|refused| *refused.decision(), |receipt| receipt.decision)
 }

@@ -1,8 +1,8 @@
-//! `CompositeLimiter`: checks one request against many limits, and charges all of them or none.
+//! `CompositeLimiter`: several limits for one request, which is charged to all of them or to none.
 
 use tollgate_core::{Decision, Timestamp};
 
-// Not loom's: no decision reads a count.
+// Not loom's atomics: no decision reads this count, so its ordering needs no model.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 mod decision;
@@ -24,19 +24,20 @@ use decision::MostRestrictive;
 use level::LimitScope;
 use limit::{ClockReading, LevelCharge};
 
-/// Several limits for one request: all of them are charged or none.
+/// Several limits for one request, which is charged to all of them or to none.
 ///
-/// A request names its [`Limit`]s, from the narrowest (its user) to the broadest (the whole service), and permits of a
-/// [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) last. It is decided in two passes:
+/// A request lists its [`Limit`]s from the narrowest (its user) to the broadest (the whole service),
+/// with permits of a [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) last. The decision has two
+/// phases:
 ///
-/// 1. Every limit is peeked in that order, and nothing is written. So a denial costs nothing: a busy tenant can't keep
-///    charging the limit that all share.
-/// 2. All limits are charged, keys first and shared limits last. If another request took the last token between the two
-///    passes, the charges so far are refunded, as far as no later charge relies on them, and the request is denied.
-///    [`lost_races`](Self::lost_races) counts these denials.
+/// 1. Peek at each limit in that order. Nothing is written, so a denied request costs nothing: a noisy
+///    tenant can't use up the limit that all tenants share.
+/// 2. Charge all limits, those of a key first and shared ones last. If another request took the last
+///    token between the two phases, the charges so far are refunded, as far as no later decision relies
+///    on them, and the request is denied; [`lost_races`](Self::lost_races) counts these.
 ///
-/// Limits on the same clock share one reading. No lock is held from one limit to the next, so composite limiters over
-/// the same limits in any order can't block each other.
+/// Each clock is read once per request. No lock is held from one limit to the next, so requests that
+/// list the same limits in different orders can't deadlock.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -44,14 +45,14 @@ use limit::{ClockReading, LevelCharge};
 ///
 /// let users = KeyedLimiter::new(Rate::per_minute(2), 10_000);
 /// let service = Limiter::new(Rate::per_second(1_000));
-/// let slots = Arc::new(ConcurrencyLimiter::new(50));
-/// let stack = CompositeLimiter::new();
+/// let permits = Arc::new(ConcurrencyLimiter::new(50));
+/// let composite = CompositeLimiter::new();
 ///
 /// let request = |user: &str| {
-///     stack.check(&[
+///     composite.check(&[
 ///         Limit::new("user", &users.key(user)),
 ///         Limit::new("service", &service),
-///         Limit::new("slots", &slots),
+///         Limit::new("permits", &permits),
 ///     ])
 /// };
 /// let CompositeDecision::Allowed(passed) = request("ada") else { panic!("the first") };
@@ -74,17 +75,17 @@ impl CompositeLimiter {
         Self::default()
     }
 
-    /// Charges all limits, or none; it stops at the first denial. The result holds the permits of concurrency limits
-    /// until it is dropped.
+    /// Charges all limits or none; stops at the first denial. The result holds the permits of
+    /// concurrency limits until it is dropped.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let (narrow, broad) = (Limiter::new(Rate::per_hour(1)), Limiter::new(Rate::per_hour(9)));
-    /// let stack = CompositeLimiter::new();
-    /// let levels = [Limit::new("narrow", &narrow), Limit::new("broad", &broad).cost(3)];
-    /// assert!(stack.allow(&levels).is_some());
-    /// assert!(stack.allow(&levels).is_none());
+    /// let composite = CompositeLimiter::new();
+    /// let limits = [Limit::new("narrow", &narrow), Limit::new("broad", &broad).cost(3)];
+    /// assert!(composite.allow(&limits).is_some());
+    /// assert!(composite.allow(&limits).is_none());
     /// assert_eq!(broad.peek().remaining, 6);
     /// ```
     #[must_use = "a request that isn't allowed mustn't pass"]
@@ -99,10 +100,10 @@ impl CompositeLimiter {
         self.charge_all(levels, &mut seen).ok()
     }
 
-    /// Charges all limits, or none, and reports the details: the limit that denied with the largest `retry_after` of
-    /// all, or the tightest limit with its remaining tokens.
+    /// Charges all limits or none, and reports the details: when denied, the limit with the longest
+    /// `retry_after`; when allowed, the remaining tokens of the most restrictive limit.
     pub fn check<'a>(&self, levels: &[Limit<'a>]) -> CompositeDecision<'a> {
-        // All are prefetched first, so that the memory latencies overlap.
+        // Start all loads before the first is needed, so that cache misses overlap.
         for level in levels {
             level.limit.prefetch();
         }
@@ -123,14 +124,14 @@ impl CompositeLimiter {
         }
     }
 
-    /// The decision of every limit, without charging any.
+    /// What every limit would decide, without charging any.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
-    /// let stack = CompositeLimiter::new();
-    /// assert!(stack.peek(&[Limit::new("all", &limiter).cost(10)]).denial().is_some());
+    /// let composite = CompositeLimiter::new();
+    /// assert!(composite.peek(&[Limit::new("all", &limiter).cost(10)]).denial().is_some());
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
     pub fn peek<'a>(&self, levels: &[Limit<'a>]) -> CompositeDecision<'a> {
@@ -144,13 +145,13 @@ impl CompositeLimiter {
         }
     }
 
-    /// How many requests were denied although every limit had room for them at the peek, because another request came
-    /// between.
+    /// The number of requests that were denied although the peek found room in every limit, because
+    /// another request was charged in between.
     pub fn lost_races(&self) -> u64 {
         self.lost_races.load(Ordering::Relaxed)
     }
 
-    /// The denial with the longest wait, unless everything fits by now.
+    /// The denial with the longest wait; none if everything fits by now.
     #[cold]
     fn most_restrictive_denial<'a>(
         levels: &[Limit<'a>],
@@ -162,8 +163,9 @@ impl CompositeLimiter {
         .denial()
     }
 
-    /// Charges limits. Two words suffice to refund most charges, which are all of them in most requests; the others
-    /// keep what each needs.
+    /// Charges limits on the fast path, with a refund record of two words each, as far as that goes: in
+    /// most requests, for all limits. The first limit that needs more, and all after it, take the slow
+    /// path.
     #[inline(never)]
     fn charge_all<'a>(
         &self,
@@ -230,10 +232,10 @@ impl CompositeLimiter {
     }
 }
 
-/// The number of limits that are charged with two-word receipts: most requests have fewer.
+/// The most limits that are charged on the fast path; most requests have fewer.
 const MAX_FAST_CHARGES: usize = 8;
 
-/// Limits in the order in which they are charged, with their positions.
+/// Limits with their indices, in the order in which they are charged.
 fn in_charging_order<'l, 'a>(
     levels: &'l [Limit<'a>],
 ) -> impl Iterator<Item = (usize, &'l Limit<'a>)> {
@@ -243,11 +245,12 @@ fn in_charging_order<'l, 'a>(
     })
 }
 
-/// The number of limits that are charged without an allocation.
+/// The number of charges that are recorded without an allocation.
 const INLINE_CHARGES: usize = 8;
 
-/// Charges all limits after the first few in charging order, and refunds them if one denies. It uses a loop, because a
-/// request may have any number of limits. Receipts are dropped and refunded from the last to the first.
+/// Charges all limits but the first `skip` of the charging order, and refunds these charges if a limit
+/// denies. A loop, not a recursion, because a request may have any number of limits. Charges are kept
+/// or refunded from the last to the first.
 fn charge_in_order<'a>(
     levels: &[Limit<'a>],
     skip: usize,

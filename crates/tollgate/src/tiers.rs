@@ -1,4 +1,4 @@
-//! Tiers: the limits of each kind of tenant, as data: rate, quota and concurrency together.
+//! Tiers: the rate, quota and concurrency of each plan, as data.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ mod parse;
 pub use builder::{Builder, Settings};
 pub use parse::AllowanceParseError;
 
-/// The limits of a tier, for each of its tenants.
+/// The limits of each tenant of a tier.
 ///
 /// ```
 /// use tollgate::{Quota, Rate, tiers::TierLimits};
@@ -40,7 +40,7 @@ pub struct TierLimits {
 }
 
 impl TierLimits {
-    /// This rate, without a quota and without a concurrency limit.
+    /// This rate, without a quota or a concurrency limit.
     pub const fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -56,11 +56,10 @@ impl TierLimits {
         self
     }
 
-<<<<<<< HEAD
-    /// And no more than this many concurrent.
+    /// Adds a concurrency limit.
 =======
     /// Adds a concurrency limit.
->>>>>>> tx1
+>>>>>>> tx2
     #[must_use]
     pub const fn concurrency(mut self, limit: u32) -> Self {
         self.concurrency = Some(limit);
@@ -81,7 +80,7 @@ impl fmt::Display for TierLimits {
     }
 }
 
-/// Why tiers could not be made or changed. Nothing was changed.
+/// Why tiers could not be built or changed. After an error nothing is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TierError {
@@ -89,14 +88,14 @@ pub enum TierError {
     UnknownTier {
         /// The unknown name.
         tier: String,
-        /// The names of the existing tiers.
+        /// The tiers that exist.
         known: Vec<String>,
     },
     /// The rate can't be represented.
     Rate(LimitError),
     /// Too many tenants are assigned to tiers.
     TooManyTenants {
-        /// The maximum.
+        /// The most tenants that may be assigned.
         most: usize,
     },
 }
@@ -131,11 +130,11 @@ impl From<LimitError> for TierError {
     }
 }
 
-/// Tenants, their tiers, and their limits: a request passes its tenant's rate, quota and concurrency together, or none
-/// of them.
+/// Tenants, their tiers, and the limits of both. A request is charged to its tenant's rate, quota and
+/// concurrency limit together, or to none.
 ///
-/// A tenant without an assignment is in the default tier. Tiers, assignments and overrides can change live: spent
-/// tokens stay spent, and permits in use stay valid.
+/// A tenant without an assignment is in the default tier. Tiers, assignments and overrides may change
+/// at any time: what a tenant has spent stays spent, and permits in flight stay valid.
 ///
 /// ```
 /// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits, stack::LimitKind};
@@ -151,7 +150,7 @@ impl From<LimitError> for TierError {
 /// tiers.assign("acme", "enterprise")?;
 ///
 /// let passes: Vec<_> = (0..9).filter_map(|_| tiers.allow("hobbyist")).collect();
-/// assert_eq!(passes.len(), 5); // five at once, and they are all still running
+/// assert_eq!(passes.len(), 5); // five concurrent requests, which are all still running
 /// let verdict = tiers.check("hobbyist");
 /// assert_eq!(verdict.denial().expect("denied").kind, LimitKind::Concurrency);
 /// assert!(tiers.check("acme").denial().is_none());
@@ -167,7 +166,7 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
     capacity: usize,
 }
 
-/// The tiers, and the tenants assigned to them.
+/// The tiers, and the limits of each assigned tenant.
 #[derive(Debug)]
 struct TierDirectory {
     default: Arc<TierPlan>,
@@ -175,14 +174,14 @@ struct TierDirectory {
     tenants: HashMap<String, TenantLimits>,
 }
 
-/// The source of a tenant's limits.
+/// The source of a tenant's limits: a tier or an override.
 #[derive(Debug)]
 enum TenantLimits {
     Tier(String),
     Own(Arc<TierPlan>),
 }
 
-/// The compiled limits of a tier.
+/// The limits of a tier or an override, with the compiled rate.
 #[derive(Debug)]
 struct TierPlan {
     name: String,
@@ -236,17 +235,18 @@ impl TierDirectory {
 }
 
 impl Tiers {
-    /// Starts with the name and the limits of the default tier, for every tenant that is not assigned to another.
+    /// Begins with the name and the limits of the default tier, which has every tenant without an
+    /// assignment.
     ///
-    /// The capacity is the number of tenants that may be active at the same time, and the number that may be assigned
-    /// to a tier or have limits of their own. Beyond it, new tenants share one rate and one concurrency limit.
+    /// The capacity bounds both the number of active tenants and the number of tenants with an
+    /// assignment or an override. Beyond it, new tenants share one rate and one concurrency limit.
     pub fn builder(default: &str, allowance: TierLimits, capacity: usize) -> Builder {
         Builder::new(default, allowance, capacity)
     }
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// Charges one request of this tenant if it passes now; the result holds its permit.
+    /// Whether one request of this tenant is allowed now. The result holds its permit.
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&self, tenant: &str) -> Option<HeldPermits> {
         self.with_limits(tenant, 1, |levels| self.stack.allow(levels))
@@ -257,30 +257,31 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.check_n(tenant, 1)
     }
 
-    /// Decides a request of this tenant that takes `cost` from its rate and its quota, and one permit.
+    /// Decides a request that costs the tenant's rate and quota this many tokens, and one permit.
     pub fn check_n(&self, tenant: &str, cost: u64) -> CompositeDecision<'static> {
         self.with_limits(tenant, cost, |levels| {
             self.stack.check(levels).named_by_kind()
         })
     }
 
-    /// Whether one request of this tenant would pass, without charging anything. [`usage`](Self::usage) reports each
-    /// limit separately.
+    /// Whether one request of this tenant would be allowed, without charging anything;
+    /// [`usage`](Self::usage) reports each limit separately.
     pub fn peek(&self, tenant: &str) -> CompositeDecision<'static> {
         self.with_limits(tenant, 1, |levels| self.stack.peek(levels).named_by_kind())
     }
 
-    /// The tenant's limits at this cost, to be checked together with others.
+    /// Passes the tenant's limits at this cost to a function, which may check them together with
+    /// others.
     ///
     /// ```
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, Tiers, tiers::TierLimits};
     ///
     /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_second(10)), 1_000_000).build()?;
-    /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), CompositeLimiter::new());
+    /// let (global, composite) = (Limiter::new(Rate::per_second(1_000)), CompositeLimiter::new());
     /// let pass = tiers.with_limits("acme", 1, |own| {
-    ///     let mut levels = own.to_vec();
-    ///     levels.push(Limit::new("global", &global));
-    ///     stack.allow(&levels)
+    ///     let mut limits = own.to_vec();
+    ///     limits.push(Limit::new("global", &global));
+    ///     composite.allow(&limits)
     /// });
     /// assert!(pass.is_some());
     /// # Ok::<(), tollgate::tiers::TierError>(())
@@ -311,7 +312,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         }
     }
 
-    /// The tier of a tenant; the tenant's own name if it has an override.
+    /// The tier of a tenant; its own name if it has an override.
     pub fn tier_of(&self, tenant: &str) -> String {
         ignore_poison(self.directory.read())
             .plan(tenant)
@@ -327,7 +328,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
             .clone()
     }
 
-    /// Puts a tenant into a tier, from its next request on.
+    /// Assigns a tenant to a tier, from its next request on.
     ///
     /// # Errors
     /// If the tier doesn't exist, or too many tenants are assigned.
@@ -337,7 +338,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         directory.set_tenant(tenant, TenantLimits::Tier(tier.to_owned()), self.capacity)
     }
 
-    /// Gives a tenant limits of its own, whatever its tier: an override.
+    /// Overrides the limits of one tenant, whatever its tier.
     ///
     /// # Errors
     /// If the rate can't be represented, or too many tenants are assigned.
@@ -360,7 +361,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         )
     }
 
-    /// Puts a tenant back into the default tier.
+    /// Returns a tenant to the default tier.
     pub fn unassign(&self, tenant: &str) {
         ignore_poison(self.directory.write()).tenants.remove(tenant);
     }
@@ -379,7 +380,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         Ok(())
     }
 
-    /// The tenant's key, at the rate of its plan.
+    /// The tenant's key, at the rate of its tier.
     #[inline]
     fn rate_key(&self, tenant: &str, plan: &TierPlan) -> keyed::Key<'_, C> {
         self.rates.key(tenant).at_limit(&plan.rate)
@@ -390,20 +391,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// The counters of all tenants.
+/// The counters of all tenants together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The counters of the rates.
+    /// Of the rates.
     pub rates: keyed::Stats,
-    /// The counters of the quotas, and the state of their file.
+    /// Of the quotas, and whether their file works.
     pub quotas: quota::Stats,
-    /// The counters of the concurrency limits.
+    /// Of the concurrency limits.
     pub concurrency: concurrency::Stats,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// Refunds this many tokens of a tenant's rate and units of its quota, whatever they were charged for. A block
+    /// Refunds this many tokens to a tenant's rate and quota, whatever they were charged for. A block
     /// stays.
     ///
     /// ```
@@ -426,7 +427,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Takes tokens of a tenant's rate without a request, at most until none remain.
     ///
     /// # Errors
-    /// [`TableFull`] if the tenant is new and the table is full.
+    /// [`TableFull`] if the tenant is new and the table of active tenants is full.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -441,10 +442,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.rate_key(tenant, &plan).penalize(tokens)
     }
 
-    /// Denies every request of a tenant for this long, as [`Key::block_for`] does.
+    /// Denies a tenant everything for this duration, as [`Key::block_for`] does.
     ///
     /// # Errors
-    /// [`TableFull`] if the tenant is new and the table is full.
+    /// [`TableFull`] if the tenant is new and the table of active tenants is full.
     ///
     /// ```
     /// use std::time::Duration;
@@ -463,14 +464,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.rates.key(tenant).block_for(duration)
     }
 
-    /// Forgets the spent tokens of a tenant's rate, the used units of its quota, and any block. Its permits in use stay
+    /// Clears what a tenant has spent of its rate and its quota, and any block. Permits in flight stay
     /// valid, and count.
     pub fn reset(&self, tenant: &str) {
         self.rates.key(tenant).reset();
         self.quotas.reset(tenant);
     }
 
-    /// Saves the counts of quotas, as [`QuotaLimiter::flush`](crate::QuotaLimiter::flush) does.
+    /// Saves the quotas' counts, as [`QuotaLimiter::flush`](crate::QuotaLimiter::flush) does.
     ///
     /// # Errors
     /// If the file can't be written; the next flush tries again.
@@ -497,17 +498,18 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// The usage of each limit of a tenant's tier. [`Tiers::usage`] returns it.
+/// What a tenant has used of each limit of its tier; made by [`Tiers::usage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TenantUsage {
-    /// The tier whose limits are reported; the tenant's own name if it has an override.
+    /// The tier whose limits these are; the tenant's own name if it has an override.
     pub tier: String,
-    /// Tokens of the rate; the limit is the burst. While a tenant is blocked, all its tokens count as used.
+    /// Tokens of the rate; its limit is the burst. A blocked tenant has used all tokens until the block
+    /// expires.
     pub rate: Usage,
-    /// Units of the quota; `None` if the tier has no quota.
+    /// Units of the quota; none if the tier has no quota.
     pub quota: Option<Usage>,
-    /// Requests in flight; `None` if the tier has no concurrency limit.
+    /// Requests in flight; none if the tier has no concurrency limit.
     pub concurrency: Option<Usage>,
 }
 
@@ -515,20 +517,21 @@ pub struct TenantUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// The used part. It is above the limit if a quota or a concurrency limit was lowered since. An unlimited limit
-    /// counts nothing.
+    /// The used amount. It is above the limit if a quota or a concurrency limit was lowered since. For
+    /// an unlimited rate or quota, nothing is counted.
     pub used: u64,
-    /// The limit; `None` if unlimited.
+    /// The limit; none if unlimited.
     pub limit: Option<u64>,
-    /// How long until nothing is used, if no more is used. `None` for requests in flight, because their end is unknown.
+    /// The time until nothing is used, if no further request comes. None for concurrency, because
+    /// nobody knows when a request ends.
     pub reset_after: Option<Duration>,
-    /// That time on the wall clock, for quotas. For a calendar quota it is the end of the period, even if nothing was
-    /// used yet; for a rolling quota, the time at which no used unit counts any more.
+    /// The wall-clock time of the same moment, for quotas: the end of the calendar period, even if
+    /// nothing is used yet; for a rolling period, the time when nothing that was used counts any more.
     pub resets_at: Option<SystemTime>,
 }
 
 impl Usage {
-    /// The remaining part; `None` if unlimited.
+    /// The remaining amount; none if unlimited.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -544,11 +547,11 @@ impl Usage {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
-    /// The usage of each of this tenant's limits, and when each resets. Nothing is charged. A tenant that was never
-    /// seen stays so, and gets the limits of the default tier.
+    /// What this tenant has used of each of its limits, and when that resets. Nothing is charged, and
+    /// an unknown tenant isn't stored: it gets the limits of the default tier.
     ///
-    /// The limits are those of the tenant's next request: after a change of its tier, earlier usage is reported against
-    /// the limits of the new tier.
+    /// The limits are those of the tenant's next request. So after a change of its tier, earlier usage
+    /// is reported against the limits of the new tier.
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
@@ -625,7 +628,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 }
 
-/// Quotas count nanoseconds since the Unix epoch.
+/// Quotas count time in nanoseconds since the Unix epoch.
 fn wall_time(at: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(at.as_nanos())
 }

@@ -1,4 +1,4 @@
-//! `ClassTree`: classes with a guaranteed rate each, which lend each other their idle tokens.
+//! `ClassTree`: classes with a guaranteed rate each, which lend each other what they leave idle.
 
 use std::fmt;
 use std::hash::Hash;
@@ -33,12 +33,15 @@ use nodes::NodeTable;
 use path::PathEvaluation;
 use path_charge::PathCharge;
 
-/// A hierarchical token bucket: a tree of classes with a guaranteed rate each, that share one root.
+/// A hierarchical token bucket: a tree of classes, each with a guaranteed rate, that share one root.
 ///
-/// A request is charged to a leaf and to every class above it, all or none, under one lock. Each class has a guaranteed
-/// [`rate`](Class::new). It may have a ceiling ([`ceil`](Class::ceiling)), up to which it borrows idle tokens from its
-/// parent. The terms are those of Linux' HTB, with two differences: a parent class never passes more than its own ceil,
-/// even if the classes below it are guaranteed more; and there is no queue, each request is decided as it comes.
+/// A request is charged to a leaf and to every class above it, all or none, under one lock. Each class
+/// has a guaranteed [`rate`](Class::new), and may have a [`ceil`](Class::ceiling), up to which it may
+/// borrow from its parent what others leave idle. The words mean what they mean in Linux' HTB, with two
+/// differences: a class above never passes more than its own ceil, even if more is guaranteed below it;
+/// and there is no queue, each request is decided as it comes.
+/// than its own ceil, even if more was promised below it; and there is no queue, each request is
+/// decided as it comes.
 ///
 /// ```
 /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
@@ -58,32 +61,35 @@ use path_charge::PathCharge;
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 ///
-/// # Guarantees
-/// A class within its rate passes if the classes above it have the tokens. They always have them, whatever others
-/// borrow, if at each branch the rates of its children add up to at most its own rate, and their bursts to at most
-/// three quarters of its own burst: a loan leaves in the bucket what the children could claim, up to that much. Keyed
-/// leaves count with their capacity. With larger bursts (the default burst is one second of the rate) the rates still
-/// hold in the long run; only simultaneous bursts of several classes may be denied in part. If the *rates* of the
-/// children add up to more than their parent's rate, the guarantees are first come first served up to the parent's
-/// tokens (each child still gets no more than its rate), and nothing is lent until they are met.
-/// # Loans
-/// A branch lends the tokens that its children don't claim to classes with a ceil: by [priority](Class::priority),
-/// lower numbers first, and in proportion to [weight](Class::weight) among equals. A class *wants* a loan for one
-/// second after a request needed one. A borrower must leave a little in the lender's bucket for wanting classes with
-/// precedence: a 32nd of the burst for each such priority, and among equals a 64th more or less, by how far it is ahead
-/// of its share or behind. So those classes find tokens when their requests come. Unclaimed tokens are lent to any
-/// class, so none is lost: a full bucket lends to all. Give a branch a burst of 64 or more if shares must be exact. A
-/// loan of more than a quarter of the lender's burst may have to wait until the bucket is full, and then takes
-/// guaranteed tokens, too.
+/// # What is guaranteed
+/// A request within its class's rate passes if the classes above have the tokens. They have, whatever
+/// others borrow, if at each branch the rates of its children add up to at most its own rate, and their
+/// bursts to at most three quarters of its own burst: a loan leaves in the bucket what children could
+/// claim, up to that much. Keyed leaves count with their capacity. With larger bursts (a burst is one
+/// second's worth by default) the rates are still met in the long run, and only simultaneous bursts of
+/// several classes may be denied in part. If the *rates* of the children add up to more than their
+/// parent's, guarantees are served first come, first served, up to what the parent has (each child
+/// still gets at most its rate), and nothing is lent until they are met.
 ///
-/// # Writes of a denial
-/// A denial moves no tokens. If tokens to lend were missing, it records that the class wants a loan, because otherwise
-/// no later request could be held back for the class. For one second the record can change how much *borrowers* leave
-/// in the bucket. It never changes a guarantee, and never the total that passes. In a tree without loans,
-/// [strict](Builder::strict) or without ceils, a denial writes nothing.
+/// # What is lent
+/// What a branch has beyond its children's claims is lent to classes with a ceil: by
+/// [priority](Class::priority), lower numbers first, and in proportion to [weight](Class::weight) among
+/// equals. For one second after it requested a loan, a class has *demand*. A borrower must leave a
+/// little in the lender's bucket for classes with demand that have precedence (a 32nd of the burst for
+/// each such priority, and among equals a 64th, more or less by how far the borrower is ahead of its
+/// share or behind). These classes find it there when they come. If none comes, the next request gets
+/// it, so no token is lost: a full bucket lends to every class. Give a branch a burst of 64 or more
+/// where shares have to be exact. A loan of more than a quarter of the lender's burst may have to wait
+/// until the bucket is full, and then takes guaranteed tokens, too.
+///
+/// # What a denial writes
+/// No tokens move. If there were too few tokens to lend, the demand of the class is recorded, because
+/// otherwise no later request could be held back for it. That can only change how much *borrowers*
+/// leave in the bucket, for a second; never what is guaranteed, and never how much passes in total. In
+/// a tree that lends nothing, [strict](Builder::strict) or without ceils, a denial writes nothing.
 ///
 /// # Time
-/// Times before the latest charge count as the time of that charge.
+/// A time before the latest charge counts as the time of that charge.
 pub struct ClassTree<C: Clock = Monotonic> {
     nodes: Mutex<NodeTable>,
     root: Branch,
@@ -103,16 +109,16 @@ impl ClassTree {
         }
     }
 
-    /// Sets the clock, and whether classes may borrow.
+    /// A builder for the clock, and for a tree without borrowing.
     pub const fn builder(rate: Rate) -> Builder {
         Builder::new(rate)
     }
 }
 
 impl<C: Clock> ClassTree<C> {
-    // Methods that change the tree. They can be called at any time.
+    // Build and change the tree, at any time.
 
-    /// The class above all others.
+    /// The root class.
     pub const fn root(&self) -> Branch {
         self.root
     }
@@ -145,11 +151,11 @@ impl<C: Clock> ClassTree<C> {
         Ok(Leaf(node::LeafAddress::Single { slot, birth }))
     }
 
-    /// Adds a class in which each key has a leaf of its own, made when the key is first used.
+    /// Adds a class in which each key has a leaf of its own, made at the key's first request.
     ///
-    /// At most `capacity` keys have a leaf. An idle leaf is equivalent to one never used, and a new key takes it over
-    /// when there is no room. If no leaf is idle, new keys share one leaf. A 64-bit fingerprint with a secret seed
-    /// identifies a key, as in [`KeyedLimiter`](crate::KeyedLimiter).
+    /// At most `capacity` keys have a leaf. An idle leaf is like an unused one, and a new key takes it
+    /// over when there is no room; if none is idle, new keys share one leaf. Keys are distinguished by
+    /// a 64-bit fingerprint with a secret seed, as in [`KeyedLimiter`](crate::KeyedLimiter).
     ///
     /// # Errors
     /// As [`add_branch`](Self::add_branch).
@@ -175,7 +181,7 @@ impl<C: Clock> ClassTree<C> {
         self.lock().add_set(name, parent, &class, capacity)
     }
 
-    /// The leaf of a key. You can store it: it always means this key.
+    /// The leaf of a key. The handle may be kept: it stays the key's.
     pub fn leaf<K: Hash + ?Sized>(&self, leaves: LeafSet, key: &K) -> Leaf {
         Leaf(node::LeafAddress::Keyed {
             leaves,
@@ -188,13 +194,14 @@ impl<C: Clock> ClassTree<C> {
         self.lock().keys(leaves)
     }
 
-    /// Changes the guarantee and the ceil of a class. Spent tokens stay spent. The root takes a rate only.
+    /// Changes the rate, ceil, priority and weight of a class; what was spent stays spent. The root
+    /// takes a rate only.
     ///
-    /// Keyed leaves follow when they are next used, as of the time of the change. A leaf that isn't used between two
-    /// changes follows only the second.
+    /// A keyed leaf follows at its next use, as of the time of the change. A leaf that isn't used
+    /// between two changes follows only the later one.
     ///
     /// # Errors
-    /// [`TreeError`] has the reason. Nothing changes then.
+    /// [`TreeError`] if the class is invalid; then nothing changes.
     ///
     /// ```
     /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
@@ -223,12 +230,12 @@ impl<C: Clock> ClassTree<C> {
         self.lock().change(now, node.into(), &class)
     }
 
-    /// The guarantee and the ceil of a class; `None` if it was removed.
+    /// The settings of a class; none if it was removed.
     pub fn class(&self, node: impl Into<NodeId>) -> Option<Class> {
         self.lock().class(node.into())
     }
 
-    /// Removes a class. Requests for it are denied from then on, as [`Outcome::Never`].
+    /// Removes a class. From then on, requests for it are denied as [`Outcome::Never`].
     ///
     /// # Errors
     /// If it is the root, was removed already, or has children.
@@ -236,7 +243,8 @@ impl<C: Clock> ClassTree<C> {
         self.lock().remove(node.into())
     }
 
-    /// The names of a class and all classes above it, for display: `root/search/user`. `None` if it was removed.
+    /// The names of a class and all classes above it, in readable form: `root/search/user`. None if it
+    /// was removed.
     pub fn path(&self, node: impl Into<NodeId>) -> Option<String> {
         self.lock().path(node.into())
     }
@@ -261,7 +269,7 @@ impl<C: Clock> ClassTree<C> {
         self.passes(now, leaf, cost, Effect::Charge)
     }
 
-    /// Decides one request, and returns which class decided.
+    /// Decides one request, and returns the deciding class.
     pub fn check(&self, leaf: Leaf) -> TreeDecision {
         self.check_n(leaf, 1)
     }
@@ -276,20 +284,23 @@ impl<C: Clock> ClassTree<C> {
         self.decision_for(now, leaf, cost, Effect::Charge)
     }
 
-    /// The decision for a request of this cost now. Nothing is charged, and a denial doesn't record a want.
+    /// The decision about a request of this cost now. Nothing is charged, and a denial records no
+    /// demand.
     pub fn peek(&self, leaf: Leaf, cost: u64) -> TreeDecision {
         self.peek_at(self.clock.now(), leaf, cost)
     }
 
-    /// The decision for a request of this cost at a time on the tree's clock, as [`peek`](Self::peek).
+    /// The decision about a request of this cost at a time on the tree's clock, without charging it.
     pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeDecision {
         self.decision_for(now, leaf, cost, Effect::Peek)
     }
 
-    /// As [`peek`](Self::peek), but for a real request: a denial records a want, as if the request had been checked.
+    /// As [`peek`](Self::peek), but for a real request: a denial records demand, as if the request had
+    /// been checked.
     ///
-    /// For callers that peek several limits first and charge them only if all agree. With `peek`, the demand of a
-    /// denied class would stay invisible, and others would borrow its share.
+    /// For callers that peek at several limits first, and charge them only if all allow. With `peek`,
+    /// the demand of a class would be invisible while it is denied, and other classes would borrow its
+    /// share.
     ///
     /// ```
     /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
@@ -302,7 +313,7 @@ impl<C: Clock> ClassTree<C> {
     /// let spare = tree.peek(a, 0).decision.remaining;
     /// assert!(!tree.peek(b, 500).is_allowed());
     /// assert_eq!(tree.peek(a, 0).decision.remaining, spare);
-    /// // DecideNow b wants something, and a has to leave a little for it.
+    /// // Now b has demand, and a must leave a little for it.
     /// assert!(!tree.peek_with_demand(b, 500).is_allowed());
     /// assert!(tree.peek(a, 0).decision.remaining < spare);
     /// # Ok::<(), tollgate::tree::TreeError>(())
@@ -311,26 +322,28 @@ impl<C: Clock> ClassTree<C> {
         self.peek_with_demand_at(self.clock.now(), leaf, cost)
     }
 
-    /// The decision for a request of this cost at a time on the tree's clock; a denial records a want.
+    /// The decision about a request of this cost at a time on the tree's clock, without charging it. A
+    /// denial records demand.
     pub fn peek_with_demand_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeDecision {
         self.decision_for(now, leaf, cost, Effect::Ask)
     }
 
-    /// Whether a request of this cost would pass now: [`peek_with_demand`](Self::peek_with_demand) without the details,
-    /// which take most of its time. A denial records a want.
+    /// Whether a request of this cost would pass now: [`peek_with_demand`](Self::peek_with_demand)
+    /// without the details, which take most of its time. A denial records demand.
     pub fn would_allow(&self, leaf: Leaf, cost: u64) -> bool {
         self.would_allow_at(self.clock.now(), leaf, cost)
     }
 
-    /// Whether a request of this cost would pass at a time on the tree's clock.
+    /// Whether a request of this cost would pass at a time on the tree's clock. A denial records
+    /// demand.
     pub fn would_allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
         self.passes(now, leaf, cost, Effect::Ask)
     }
 
-    /// Charges a cost. The receipt can refund it if another limit denies the request.
+    /// Charges a cost, and returns a receipt to refund it if another limit denies after all.
     ///
     /// # Errors
-    /// The denial. Nothing was charged.
+    /// The denial; nothing was charged.
     ///
     /// ```
     /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
@@ -366,22 +379,20 @@ impl<C: Clock> ClassTree<C> {
         }
     }
 
-    /// Refunds a charge, as far as no other charge relies on it: all of it at the time of the charge, nothing later.
+    /// Refunds a charge, as far as no later decision relies on it: all of it at the time of the charge,
+    /// nothing later.
     pub fn refund(&self, receipt: Receipt) {
         self.refund_at(self.clock.now(), receipt);
     }
 
-    /// Refunds at a time on the tree's clock. A caller that peeks, charges and refunds in sequence passes the same time
-    /// to all three.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "a receipt is given back once"
-    )]
+    /// Refunds at a time on the tree's clock. A caller that peeks, charges and refunds in one step
+    /// passes the same time to all three.
+    #[expect(clippy::needless_pass_by_value, reason = "a receipt is refunded once")]
     pub fn refund_at(&self, now: Timestamp, receipt: Receipt) {
         self.lock().refund(now, &receipt.taken);
     }
 
-    /// The clock that the tree reads.
+    /// The tree's clock.
     pub const fn clock(&self) -> &C {
         &self.clock
     }
@@ -392,7 +403,7 @@ impl<C: Clock> ClassTree<C> {
         decided.is_some_and(|(_, look)| look.is_allowed())
     }
 
-    /// Decides, and returns which class decided.
+    /// Decides, and returns the deciding class.
     fn decision_for(&self, now: Timestamp, leaf: Leaf, cost: u64, act: Effect<'_>) -> TreeDecision {
         let nodes = &mut *self.lock();
         let Some((slot, look)) = decide(nodes, now, leaf, cost, act) else {
@@ -409,19 +420,19 @@ impl<C: Clock> ClassTree<C> {
     }
 }
 
-/// The side effect of a decision.
+/// What a decision writes.
 enum Effect<'t> {
     /// Nothing.
     Peek,
-    /// A denial records a want.
+    /// A denial records demand.
     Ask,
-    /// A denial records a want, and an allowed request is charged.
+    /// The same, and an allowed request is charged.
     Charge,
-    /// As `Charge`, with a receipt for a refund.
+    /// The same, with the data for a refund.
     Take(&'t mut PathCharge),
 }
 
-/// Decides, with the side effect; `None` if the leaf was removed.
+/// Decides, and writes by `act`; none if the leaf was removed.
 fn decide(
     nodes: &mut NodeTable,
     now: Timestamp,

@@ -1,11 +1,12 @@
-//! Wait queues: locks, wake-ups and timers. `wait_queue/fifo_queue.rs` orders the waiters of one limit, and
-//! `wait_queue/shared_queue.rs` those of several clients or lanes.
+//! Waiting in a queue: locks, wake-ups and timers. The order of service is decided by
+//! `wait_queue/fifo_queue.rs` for the queue of one limit, and by `wait_queue/shared_queue.rs` where
+//! several clients or lanes share one.
 //!
-//! There is no background thread. The first waiter keeps the time for all: it arms a timer for the time at which it
-//! passes. When the timer fires, it advances the queue and wakes exactly the waiters that passed or were dropped. When
-//! it leaves, for any reason, the next waiter is woken to take over, unless its own timer is early enough. Every call
-//! that touches the queue advances it as well. So a late timer causes a delay, but loses no token: each waiter passes
-//! as of the time at which it became due.
+//! There is no background thread. The first waiter keeps the time for all: it arms a timer for its due
+//! time, and when that fires, it advances the queue and wakes exactly the waiters that passed or were
+//! dropped. When it leaves, for whatever reason, the next one is woken to take over, unless its own
+//! timer is early enough. Every call that touches the queue advances it as well. So a timer that fires
+//! late causes a delay, but loses no token: each waiter is charged as of its due time.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -37,18 +38,18 @@ use shared_queue::{JoinOutcome, QueueDiscipline, SharedQueue};
 use waiter_places::WaiterId;
 use waiter_wakers::{PendingWakeups, WaiterWakers};
 
-/// The waiters of a queue, in the order of its discipline.
+/// The waiters of a queue, in whatever order they are served.
 pub trait Waiters {
-    /// The waiter that passes next, and when.
+    /// The waiter that is served next, and when.
     fn first(&self) -> Option<(WaiterId, Timestamp)>;
 
-    /// The time at which this waiter must check again if nothing wakes it.
+    /// When this waiter must poll again if nothing wakes it.
     fn next_poll_at(&mut self, now: Timestamp, id: WaiterId) -> Option<Timestamp>;
 
-    /// Waiters that no longer wait; each is returned once.
+    /// Waiters whose wait has ended; each is returned once.
     fn take_finished(&mut self) -> Vec<WaiterId>;
 
-    /// The result for this waiter, if it no longer waits: how it passed, or why it was denied. Its position is free
+    /// The result of this waiter, if its wait has ended: the charge or the denial. Its place is free
     /// then.
     fn collect(&mut self, id: WaiterId, now: Timestamp) -> Option<Result<WaitOutcome, RateDenied>>;
 
@@ -58,27 +59,27 @@ pub trait Waiters {
     }
 }
 
-/// A queue that waiters can join.
+/// A pointer to a queue in which a waiter can stand.
 pub trait WaitQueue: Copy {
     type Waits: Waiters;
 
     fn clock(&self) -> &dyn Clock;
 
-    /// Changes the queue, makes sure that a waiter keeps the time, and wakes the affected waiters, except `present`,
-    /// which is already running.
+    /// Changes the queue, makes sure that a waiter keeps the time, and wakes the affected waiters. Not
+    /// `present`, which is polling already.
     fn visit<T>(
         &self,
         present: Option<WaiterId>,
         change: impl FnOnce(&mut QueueState<Self::Waits>) -> T,
     ) -> T;
 
-    /// Lets every waiter pass that is due by `now`.
+    /// Serves every waiter that is due by `now`.
     fn advance(&self, waits: &mut Self::Waits, now: Timestamp);
 
-    /// Removes this waiter, after every waiter that was due before has passed.
+    /// Removes this waiter, after every waiter that was due before was served.
     fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: WaiterId);
 
-    /// Records that a waiter left.
+    /// A waiter gave up its place.
     fn waiter_left(&self) {}
 }
 
@@ -90,8 +91,8 @@ pub(crate) trait QueuePointer {
 
     fn post(&self) -> Self::Post<'_>;
 
-    /// Sleeps by the queue's clock. Nothing may come between a check of the queue and this call: a thread of a model
-    /// checker that yields in between would lose a wake-up, unlike a real one.
+    /// Sleeps by the queue's clock. Nothing may lie between a poll and this: a thread of the model
+    /// checker that yields in between loses a wake-up, which real threads don't.
     fn nap_until(&self, at: Timestamp) {
         self.post().clock().park_until_woken(at);
     }
@@ -104,13 +105,13 @@ pub struct QueueState<W> {
     seats: WaiterWakers,
 }
 
-/// The result for a waiter that passed.
+/// A waiter that was served.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitOutcome {
-    /// The time at which it passed.
+    /// Its due time.
     pub(crate) at: Timestamp,
     pub(crate) waited: Duration,
-    /// The receipt of its charge, if that can be refunded.
+    /// Its charge, if that can be refunded.
     pub(crate) ticket: Option<ChargeTicket>,
 }
 
@@ -121,10 +122,10 @@ pub(crate) enum WaitProgress {
     Waiting(Option<Timestamp>),
 }
 
-/// A position in a queue. Dropping it frees the position, and charges nothing.
+/// A place in the queue; dropping it leaves the queue without a charge.
 pub(crate) struct QueuedWaiter<S: QueuePointer> {
     at: S,
-    /// `None` once the position is free, and may belong to another waiter.
+    /// None once the place is free, because another waiter may have it.
     id: Option<WaiterId>,
 }
 
@@ -136,7 +137,7 @@ impl<W: Waiters> QueueState<W> {
         }
     }
 
-    /// The wakers to call and to drop after a change, once the lock is released.
+    /// Collects the wakers to call and to drop after a change, once the lock is released.
     pub(crate) fn collect_wakeups(&mut self, present: Option<WaiterId>) -> PendingWakeups {
         let (done, first) = (self.waits.take_finished(), self.waits.first());
         self.seats.collect_wakeups(done, first, present)
@@ -151,7 +152,7 @@ impl<W: Waiters> QueueState<W> {
 }
 
 impl<S: QueuePointer> QueuedWaiter<S> {
-    /// The waiter with this position in the queue.
+    /// The waiter that got this place in this queue.
     pub(crate) const fn new(at: S, id: WaiterId) -> Self {
         Self { at, id: Some(id) }
     }
@@ -161,10 +162,10 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         &self.at
     }
 
-    /// Checks whether it still has to wait. If so, this waker will wake it.
+    /// Polls whether the wait has ended; if not, this waker will be called.
     pub(crate) fn poll_outcome(&mut self, waker: &Waker) -> WaitProgress {
         let Some(id) = self.id else {
-            panic!("a place in line was looked at after it had been left");
+            panic!("a queue position was polled after it had been left");
         };
         let (post, place) = (self.at.post(), &mut self.id);
         post.visit(Some(id), |state| {
@@ -182,7 +183,8 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         })
     }
 
-    /// Blocks the thread, but gives up after this many polls, as a dropped future would. For the model checker.
+    /// Blocks the thread, but gives up after this many polls, as a dropped future would. For the model
+    /// checker.
     #[cfg(any(loom, shuttle))]
     pub(crate) fn wait_for_polls(
         mut self,
@@ -202,7 +204,7 @@ impl<S: QueuePointer> QueuedWaiter<S> {
         None
     }
 
-    /// Blocks the thread until the wait is over.
+    /// Blocks the thread until the wait ends.
     pub(crate) fn wait_blocking(mut self) -> Result<WaitOutcome, RateDenied> {
         let waker = crate::patience::thread_waker();
         loop {
@@ -230,7 +232,7 @@ impl<S: QueuePointer> Drop for QueuedWaiter<S> {
     }
 }
 
-/// A queue shared by threads and tasks, with its clock.
+/// A queue that threads and tasks share, with its clock.
 pub(crate) struct SharedWaitQueue<D: QueueDiscipline, C> {
     state: Mutex<QueueState<SharedQueue<D>>>,
     clock: C,
@@ -248,7 +250,7 @@ impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
         &self.clock
     }
 
-    /// Reads the queue as it was when it was last changed.
+    /// Reads the queue as of its latest change.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&SharedQueue<D>) -> T) -> T {
         read(&ignore_poison(self.state.lock()).waits)
     }
@@ -276,7 +278,7 @@ impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
     ) -> Result<Option<QueuedWaiter<&Self>>, RateDenied> {
         let entered = self.visit(None, |state| {
             let now = self.clock.now();
-            // A new waiter polls as soon as it begins to wait, so it needs no wake-up before.
+            // A new waiter polls as soon as it begins to wait, so it needn't be woken before that.
             state.waits.join(now, ask, cost, patience(now))
         })?;
         Ok(match entered {

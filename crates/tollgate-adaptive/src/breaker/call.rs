@@ -1,4 +1,4 @@
-//! A call that a breaker let through, and the refusal of one.
+//! A call that a breaker let through, and the denial of one.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,8 +8,9 @@ use tollgate::clock::Clock;
 
 use super::{AdmittedCall, CircuitBreaker};
 
-/// A call that a breaker let through. Say how it ended. Dropped, as when its caller waited no longer, it is no failure; but
-/// what never answers is [silent](super::Thresholds::silent_for), and a probe that is dropped keeps the circuit open.
+/// A call that a breaker let through. Report its outcome. A drop, as when its caller gave up, isn't a
+/// failure; but calls that are never answered count as [silence](super::Thresholds::silent_for), and a
+/// dropped probe keeps the circuit open.
 ///
 /// ```
 /// use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
@@ -19,7 +20,7 @@ use super::{AdmittedCall, CircuitBreaker};
 /// let call = breaker.try_call()?;
 /// match fetch() {
 ///     Ok(_) => call.success(),
-///     Err(error) if error.starts_with("404") => call.ignored(), // what was asked was wrong
+///     Err(error) if error.starts_with("404") => call.ignored(), // the request was wrong
 ///     Err(_) => call.failure(),
 /// }
 /// # Ok::<(), tollgate_adaptive::breaker::CircuitOpen>(())
@@ -37,7 +38,8 @@ pub struct BreakerCall<'a, C: Clock> {
 }
 
 impl<C: Clock> BreakerCall<'_, C> {
-    /// It succeeded; if it took longer than the terms say, it was slow.
+    /// It succeeded; if it took longer than [`slow_after`](super::Thresholds::slow_after), it counts as
+    /// slow.
     #[inline]
     pub fn success(mut self) {
         let now = self.mark_reported();
@@ -54,13 +56,14 @@ impl<C: Clock> BreakerCall<'_, C> {
         self.breaker.notify(happened);
     }
 
-    /// It ended in a way that says nothing about what was called, or wasn't made at all: if it was a probe, the next call is one.
+    /// It ended with an outcome that has no information about the backend, or wasn't made at all. If it
+    /// was a probe, the next call becomes the probe.
     pub fn ignored(mut self) {
         self.is_reported = true;
         self.breaker.circuit.abandon(self.entry);
     }
 
-    /// Now, and from now on its drop says nothing.
+    /// Returns the time; from now on its drop reports nothing.
     #[inline]
     fn mark_reported(&mut self) -> Timestamp {
         self.is_reported = true;
@@ -72,7 +75,7 @@ impl<C: Clock> Drop for BreakerCall<'_, C> {
     #[inline]
     fn drop(&mut self) {
         if !self.is_reported {
-            // Nobody knows what came of it.
+            // The outcome is unknown.
             let now = self.breaker.clock.now();
             self.breaker
                 .notify(self.breaker.circuit.record_drop(self.entry, now));
@@ -83,7 +86,7 @@ impl<C: Clock> Drop for BreakerCall<'_, C> {
 /// A call that wasn't made, because the circuit is open.
 #[derive(Clone, Copy, Debug, derive_more::Error, PartialEq, Eq)]
 pub struct CircuitOpen {
-    /// How long it stays open; `None` if somebody holds it.
+    /// How long it stays open; `None` if it was forced open.
     pub wait: Option<Duration>,
 }
 

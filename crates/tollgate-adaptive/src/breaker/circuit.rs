@@ -1,6 +1,7 @@
-//! A circuit without a clock: the word, and what is counted beside it. Whoever asks says what time it is.
+//! A circuit without a clock: the state word, and the counts beside it. Each call passes the time.
 
-// Not loom's: how long it was silent and how often it opened are statistics, and no part of any model.
+// Not loom's atomics: the silence and the number of opens in a row are statistics, and part of no
+// model.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use super::word::{
 };
 use super::{BreakerEvent, CircuitState, FailureWindow, ForcedState, Thresholds, TripReason};
 
-/// What a [`CircuitBreaker`](super::CircuitBreaker) is made of: it is told the time, and answers with what happened.
+/// The state machine of a [`CircuitBreaker`](super::CircuitBreaker): each call passes the time, and
+/// returns the event if there was one.
 ///
-/// For whoever has a clock of their own, or calls that pass although the circuit is open and still say something of
-/// what is called ([`AdmittedCall::untracked`]).
+/// For users with their own clock, and for calls that pass although the circuit is open but whose
+/// outcome still shows the state of the backend ([`AdmittedCall::untracked`]).
 ///
 /// ```
 /// use std::time::Duration;
@@ -36,9 +38,9 @@ pub struct Circuit {
     thresholds: Thresholds,
     word: CircuitWord,
     window: CallWindow,
-    /// When the first of the failures without an answer between them was; 0 if there is none.
+    /// The time of the first failure since the latest answer; 0 if there is none.
     silent_since: AtomicU64,
-    /// And the latest.
+    /// The time of the latest one.
     silent_latest: AtomicU64,
     /// How often in a row it was opened.
     consecutive_opens: AtomicU32,
@@ -47,40 +49,40 @@ pub struct Circuit {
     closed_at: AtomicU64,
 }
 
-/// What a circuit says to a call.
+/// The circuit's decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It passes.
     Pass(AdmittedCall),
-    /// It passes, to see whether it succeeds.
+    /// It passes as a probe.
     Probe(AdmittedCall),
-    /// It doesn't.
+    /// It doesn't pass.
     Denied {
-        /// For how long, if nobody holds the circuit open.
+        /// For how long; `None` if the circuit was forced open.
         wait: Option<Duration>,
     },
 }
 
-/// By which right a call passed; it is handed back when the call is over.
+/// The admission of a call; it is passed back when the call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmittedCall(EntryKind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EntryKind {
-    /// Of a call that began then; the end of time if that isn't known.
+    /// A call that began at this time; the end of time if that is unknown.
     Call(Timestamp),
     Probe(ProbeRound),
 }
 
 impl AdmittedCall {
-    /// Of a call that didn't ask the circuit: what comes of it counts, but it is no probe.
+    /// For a call that didn't ask the circuit: its outcome counts, but it is no probe.
     pub const fn untracked() -> Self {
         Self(EntryKind::Call(Timestamp::MAX))
     }
 }
 
 impl Circuit {
-    /// A closed one.
+    /// A closed circuit.
     pub fn new(terms: Thresholds) -> Self {
         Self {
             thresholds: Thresholds {
@@ -97,7 +99,7 @@ impl Circuit {
         }
     }
 
-    /// Whether it is closed: one load.
+    /// Whether it is closed: one atomic load.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.word.is_closed()
@@ -120,7 +122,7 @@ impl Circuit {
         self.trips.load(Ordering::Relaxed)
     }
 
-    /// Whether a call passes.
+    /// Decides whether a call passes.
     #[inline]
     pub fn admit(&self, now: Timestamp) -> Admission {
         if self.word.is_closed() {
@@ -141,7 +143,8 @@ impl Circuit {
             AdmissionStep::Passed => Admission::Pass(AdmittedCall(EntryKind::Call(now))),
             AdmissionStep::Probe(turn) => Admission::Probe(AdmittedCall(EntryKind::Probe(turn))),
             AdmissionStep::Denied(until) => Admission::Denied {
-                // In whole milliseconds, as the word's time is a little less than what was asked for.
+                // In whole milliseconds, because the word's time is slightly less than the requested
+                // one.
                 wait: until.map(|until| {
                     let millis = (until - now).as_nanos().div_ceil(1_000_000);
                     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
@@ -150,7 +153,7 @@ impl Circuit {
         }
     }
 
-    /// A call was answered after so long.
+    /// Records a call that was answered after this latency.
     #[inline]
     pub fn record_answer(
         &self,
@@ -174,7 +177,8 @@ impl Circuit {
         match entry.0 {
             EntryKind::Call(_) if is_slow => self.evaluate(now, None),
             EntryKind::Call(_) => None,
-            // A slow answer isn't what a probe is to find.
+            // A probe tests for answers; a slow one counts against it only if slowness can open the
+            // circuit.
             EntryKind::Probe(turn) if is_slow && self.thresholds.slow_percent <= 100 => {
                 self.reopen(turn, now)
             }
@@ -188,7 +192,7 @@ impl Circuit {
         }
     }
 
-    /// A call failed.
+    /// Records a failed call.
     #[cold]
     pub fn record_failure(&self, entry: AdmittedCall, now: Timestamp) -> Option<BreakerEvent> {
         if self.began_before_close(entry, now) {
@@ -199,16 +203,17 @@ impl Circuit {
             return self.reopen(turn, now);
         }
         if !self.is_closed() {
-            // What others find out doesn't prolong it.
+            // The failure of a call that isn't a probe doesn't prolong the open state.
             return None;
         }
         let silent = self.is_silent(now).then_some(TripReason::Silent);
         self.evaluate(now, silent)
     }
 
-    /// A call was dropped before anything came of it, as when its caller waited no longer. Nobody knows whether it would have
-    /// been answered, so it is no failure; but what never answers is [silent](Thresholds::silent_for), and a probe that
-    /// isn't answered finds nothing out: the circuit stays open for as long again.
+    /// Records a call that was dropped before it ended, as when its caller gave up. Nobody knows
+    /// whether it would have been answered, so it isn't a failure; but calls that are never answered
+    /// count as [silence](Thresholds::silent_for), and a probe without an answer shows nothing: the
+    /// circuit stays open for as long again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -240,14 +245,15 @@ impl Circuit {
         }
     }
 
-    /// Whether a call began before the circuit closed again: what comes of it is news of the outage that is over.
+    /// Whether a call began before the circuit closed again: its outcome belongs to the outage that has
+    /// ended.
     fn began_before_close(&self, entry: AdmittedCall, now: Timestamp) -> bool {
         let closed_at = Timestamp::from_nanos(self.closed_at.load(Ordering::Relaxed));
-        // A clock that was set back since says nothing.
+        // If the clock was set back since, the times can't be compared.
         matches!(entry.0, EntryKind::Call(begun) if begun < closed_at && closed_at <= now)
     }
 
-    /// A call ended in a way that says nothing: if it was a probe, the next one is.
+    /// Ends a call without information: if it was a probe, the next call becomes the probe.
     #[inline]
     pub fn abandon(&self, entry: AdmittedCall) {
         if let EntryKind::Probe(turn) = entry.0 {
@@ -255,7 +261,7 @@ impl Circuit {
         }
     }
 
-    /// Closes it, as what is called is known to work; whether it was anything but closed.
+    /// Closes it, because the backend is known to work. Returns whether it was in another state.
     pub fn close(&self) -> bool {
         self.silent_since.store(0, Ordering::Relaxed);
         let was_open = self.word.close();
@@ -265,7 +271,7 @@ impl Circuit {
         was_open
     }
 
-    /// Holds it open or closed, or lets it go.
+    /// Forces it open or closed, or releases it.
     pub fn force(&self, force: ForcedState) {
         self.reset();
         self.silent_since.store(0, Ordering::Relaxed);
@@ -278,7 +284,7 @@ impl Circuit {
         BreakerEvent::Closed
     }
 
-    /// Opens it if the terms are met.
+    /// Opens it if a threshold is exceeded.
     fn evaluate(&self, now: Timestamp, why: Option<TripReason>) -> Option<BreakerEvent> {
         let why = why.or_else(|| self.exceeded_threshold(now))?;
         let stays = self.open_duration(0);
@@ -290,7 +296,7 @@ impl Circuit {
         Some(BreakerEvent::Opened { stays, why })
     }
 
-    /// A probe failed: it is open again, for longer.
+    /// Opens it again after a failed probe, for longer.
     fn reopen(&self, turn: ProbeRound, now: Timestamp) -> Option<BreakerEvent> {
         let times = self.consecutive_opens.load(Ordering::Relaxed);
         let stays = self.open_duration(times);
@@ -305,7 +311,7 @@ impl Circuit {
         })
     }
 
-    /// Which of the shares is met.
+    /// The threshold that is exceeded, if any.
     fn exceeded_threshold(&self, now: Timestamp) -> Option<TripReason> {
         let counts = self.window.counts(now);
         let enough = match self.thresholds.span {
@@ -325,7 +331,7 @@ impl Circuit {
         }
     }
 
-    /// Whether it was called for long enough without an answer. A pause without calls says nothing.
+    /// Whether calls went without an answer for long enough. A pause without calls doesn't count.
     fn is_silent(&self, now: Timestamp) -> bool {
         let silent_for = self.thresholds.silent_for.as_nanos();
         let nanos = now.as_nanos().max(1);
@@ -339,18 +345,18 @@ impl Circuit {
         u128::from(nanos.saturating_sub(since)) >= silent_for
     }
 
-    /// How long it is open if it was so often in a row before.
+    /// How long it stays open after this many opens in a row.
     fn open_duration(&self, times: u32) -> Duration {
         let longer = self.thresholds.opens_for.saturating_mul(1 << times.min(30));
         longer.min(self.max_open_duration())
     }
 
-    /// The longest that it is ever open.
+    /// The longest time that it is ever open.
     fn max_open_duration(&self) -> Duration {
         self.thresholds.longest_open.max(self.thresholds.opens_for)
     }
 
-    /// How long it is open this time: a probe has as long to come back.
+    /// How long it is open this time; a probe has as long to end.
     fn current_open_duration(&self) -> Duration {
         self.open_duration(
             self.consecutive_opens

@@ -1,4 +1,4 @@
-//! What a breaker tells: its state, what happened to it, and why.
+//! The states of a breaker, its events, and their reasons.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use derive_more::Display;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CircuitState {
-    /// They do.
+    /// Calls pass.
     #[default]
     Closed = 0,
-    /// The next one does, as a probe, or a probe is under way.
+    /// The next call passes as a probe, or a probe is in flight.
     HalfOpen = 1,
-    /// They don't.
+    /// No call passes.
     Open = 2,
 }
 
@@ -40,7 +40,7 @@ pub enum TripReason {
     Probe,
 }
 
-/// Something that happened to a breaker.
+/// An event of a breaker.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,29 +52,29 @@ pub enum TripReason {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BreakerEvent {
-    /// No call passes for so long.
+    /// No call passes for this duration.
     #[display("the circuit is open for {stays:?}: {why}")]
     Opened {
-        /// For how long.
+        /// How long it stays open.
         stays: Duration,
         /// Why.
         why: TripReason,
     },
-    /// A call is let through to see whether it succeeds.
+    /// A call passes as a probe, to see whether it succeeds.
     #[display("a call is let through as a probe")]
     Probing,
     /// Calls pass again.
     #[display("the circuit is closed")]
     Closed,
-    /// Somebody holds it, or let it go.
+    /// An operator forced or released it.
     #[display("the circuit is {_0}")]
     Forced(ForcedState),
 }
 
-/// What somebody orders of a breaker.
+/// An operator's override of a breaker.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 pub enum ForcedState {
-    /// Nothing: it decides by itself.
+    /// No override: it decides by itself.
     #[display("let go, and closed")]
     Released,
     /// No call passes.

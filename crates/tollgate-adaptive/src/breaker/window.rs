@@ -1,6 +1,7 @@
-//! Calls, failures and slow ones of the last while, or the last few: what the share is taken of.
+//! The calls, failures and slow calls of a recent time or of the latest calls, for the shares of
+//! failures.
 
-// Not loom's: what is counted here is a statistic and no part of any model.
+// Not loom's mutex: the counts are statistics, and part of no model.
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tollgate::Timestamp;
 use tollgate::internal::ignore_poison;
 use tollgate::striped_counters::{StripedCounters, Writers};
 
-/// Which calls a share is taken of.
+/// The calls over which a share is computed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,20 +20,20 @@ use tollgate::striped_counters::{StripedCounters, Writers};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureWindow {
-    /// The last so many. Counting takes a lock.
+    /// The latest calls, by number. Counting takes a lock.
     Calls(u32),
-    /// Those of the last while, to a tenth of it.
+    /// The calls of a recent duration, to a tenth of it.
     Time(Duration),
 }
 
-/// Parts of the time that calls are counted over.
+/// The parts of the duration.
 const SLICES: usize = 10;
-/// So many last calls are made room for at once; for more of them it grows as they come.
+/// The initial capacity for latest calls; a larger ring grows as calls come.
 const INITIAL_RING_CAPACITY: usize = 1 << 16;
-/// What a part counts: its number, calls, failures, slow ones.
+/// The counters of a part: its number, calls, failures, slow calls.
 const FIELDS: usize = 4;
 
-/// What was counted.
+/// The counts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallCounts {
     pub(crate) calls: u64,
@@ -55,7 +56,7 @@ pub(crate) enum CallWindow {
     Time(Box<TimeSlices>),
 }
 
-/// The last so many calls.
+/// The latest calls, by number.
 #[derive(Debug)]
 pub(crate) struct LastCalls {
     ring: Vec<CallResult>,
@@ -64,12 +65,13 @@ pub(crate) struct LastCalls {
     counts: CallCounts,
 }
 
-/// Calls by parts of the time, on each thread's own cache lines. A part that is written for a new number begins at 0.
-/// A thread that shares its lines may add to a part just as another begins it anew, and be lost.
+/// Calls by parts of the duration, on each thread's own cache lines. A part that is written for a new
+/// number begins at 0. A thread that shares cache lines may add to a part just as another thread resets
+/// it; that count is lost, which a statistic tolerates.
 #[derive(Debug)]
 pub(crate) struct TimeSlices {
     width: u64,
-    /// The number of the present part, so that few calls divide.
+    /// The number of the current part, so that few calls need a division.
     number: AtomicU64,
     parts: StripedCounters<[[AtomicU64; FIELDS]; SLICES]>,
 }
@@ -80,7 +82,8 @@ impl CallWindow {
             FailureWindow::Calls(most) => {
                 let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
                 Self::Calls(Mutex::new(LastCalls {
-                    // What is never reached needn't be there: a ring of 4 GiB isn't what anybody meant.
+                    // Capped, because a ring that is never filled needn't be allocated: a huge number
+                    // of calls would take gigabytes.
                     ring: Vec::with_capacity(most.min(INITIAL_RING_CAPACITY)),
                     most,
                     next: 0,
@@ -150,7 +153,7 @@ impl LastCalls {
 }
 
 impl TimeSlices {
-    /// The number of the part that this time is in, from 1 on: 0 is none.
+    /// The number of the part that contains this time, from 1 on: 0 means none.
     #[inline]
     fn slice_number(&self, now: Timestamp) -> u64 {
         let nanos = now.as_nanos();

@@ -1,22 +1,26 @@
-//! The word of a circuit: what it is, until when, and how many probes are out.
+//! The state word of a circuit: the state, its end, and the probes in flight.
 //!
 //! # The word
-//! Two bits say what the circuit is. While it is open or half-open, 54 bits are a time in steps of 1,024 ns, 4 bits count
-//! the probes that are out and 4 those that have succeeded. Closed is the word 0, so the fast path compares with zero.
+//! Two bits are the state. While it is open or half-open, 54 bits are a time in steps of 1,024 ns, 4
+//! bits count the probes in flight and 4 those that have succeeded. Closed is the word 0, so the fast
+//! path compares with zero.
 //!
-//! * Closed → open: by whoever sees that the terms are met; of several at once one wins, and the others do nothing.
-//! * Open → half-open: by the first who asks after its time; it is the first probe. The time is then when probes that
-//!   haven't come back are given up.
-//! * Half-open: a probe enters by adding to those that are out, if fewer than allowed are out or have succeeded.
-//!   It ends by taking itself off; a success counts, the last one closes, a failure opens.
-//! * A probe knows itself by the time until which it may come back. One that was given up finds another time in the word, or
-//!   none, and changes nothing: the places are those of others now.
-//! * A clock that is set back would hold it for longer than anybody asked. A time that is further away than the longest
-//!   wait is over.
+//! * Closed → open: by a thread that sees a threshold exceeded; of several concurrent ones, one wins,
+//!   and the others do nothing.
+//! * Open → half-open: by the first call after the open time; it is the first probe. The word's time is
+//!   then when probes that haven't ended are abandoned.
+//! * Half-open: a probe enters by incrementing the probes in flight, if fewer than allowed are in
+//!   flight or have succeeded. It ends by decrementing them; a success counts, the last success closes,
+//!   a failure opens.
+//! * A probe identifies itself by the time until which it may end. An abandoned probe finds another
+//!   time in the word, or none, and changes nothing, because later probes have its place.
+//! * A clock that is set back would prolong the open state. So a time that is further away than the
+//!   longest open time counts as past.
 //!
 //! # Memory ordering
-//! All of it is about the order of changes to this one word, which every ordering keeps. What is counted beside it (the
-//! window, the silence, how often in a row) is a statistic: who sees it a moment late asks once more, or once less.
+//! The algorithm depends only on the order of changes to this one word, which every ordering keeps. The
+//! counts beside it (the window, the silence, the opens in a row) are statistics: a thread that sees
+//! them slightly late evaluates once more, or once less.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,13 +39,13 @@ const SUCCEEDED_SHIFT: u32 = 6;
 const COUNT: u64 = 0xF;
 const TIME_SHIFT: u32 = 10;
 
-/// The most probes that the word counts.
+/// The most probes that the word can count.
 pub(super) const MAX_PROBES: u8 = 15;
 
 #[derive(Debug)]
 pub(super) struct CircuitWord(AtomicU64);
 
-/// What the word says.
+/// The unpacked word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WordState {
     Closed,
@@ -50,7 +54,7 @@ pub(super) enum WordState {
     Forced(CircuitState),
 }
 
-/// How far the probes of a half-open circuit are.
+/// The progress of a half-open circuit's probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HalfOpenState {
     until: Timestamp,
@@ -58,34 +62,34 @@ pub(super) struct HalfOpenState {
     succeeded: u8,
 }
 
-/// What came of asking to be let through while it isn't closed.
+/// The decision about a call while it isn't closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AdmissionStep {
     Passed,
-    /// As a probe that is known by this.
+    /// It passes as the probe of this round.
     Probe(ProbeRound),
-    /// Not before this time, if that is known.
+    /// Denied until this time, if that is known.
     Denied(Option<Timestamp>),
 }
 
-/// Until when a probe may come back, as the word has it: what it is known by.
+/// The time until which a probe may end, as in the word: it identifies the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbeRound(Timestamp);
 
-/// What is asked for by a call, and how much there is of it.
+/// The request of a call, with the circuit's settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdmissionRequest {
     pub(super) now: Timestamp,
-    /// The most probes at once.
+    /// The most concurrent probes.
     pub(super) probes: u8,
-    /// How long a probe has to come back.
+    /// How long a probe has to end.
     pub(super) probe_timeout: Duration,
-    /// No time of the word is further away.
+    /// No valid time of the word is further away.
     pub(super) max_open_duration: Duration,
 }
 
 impl ProbeRound {
-    /// The last 1,023 ns are lost, as in the word.
+    /// Rounded down by up to 1,023 ns, as in the word.
     fn until(time: Timestamp) -> Self {
         Self(Timestamp::from_nanos(time.as_nanos() & !0x3FF))
     }
@@ -98,7 +102,7 @@ pub(super) fn is_in_future(until: Timestamp, now: Timestamp, longest: Duration) 
 
 impl WordState {
     fn from_word(word: u64) -> Self {
-        // A time takes the word's upper bits as they are: the last 1,023 ns of it are lost.
+        // The word's upper bits are the time as they are; its last 1,023 ns are cut off.
         let until = Timestamp::from_nanos(word & !0x3FF);
         let count = |shift: u32| u8::try_from(word >> shift & COUNT).unwrap_or(0);
         match word & KIND {
@@ -114,7 +118,7 @@ impl WordState {
         }
     }
 
-    /// How far the probes are, if it is half-open and that of this turn is among those that are out.
+    /// The progress of the probes, if it is half-open and still in the round of this probe.
     fn in_round(self, turn: ProbeRound) -> Option<HalfOpenState> {
         match self {
             Self::HalfOpen(half) if half.until == turn.0 => Some(half),
@@ -152,7 +156,7 @@ impl CircuitWord {
         WordState::from_word(self.0.load(Ordering::Relaxed))
     }
 
-    /// Asks to be let through.
+    /// Decides whether a call passes.
     pub(super) fn admit(&self, asking: AdmissionRequest) -> AdmissionStep {
         let AdmissionRequest { now, probes, .. } = asking;
         let lapses = ProbeRound::until(now + asking.probe_timeout).0;
@@ -187,7 +191,7 @@ impl CircuitWord {
                 WordState::HalfOpen(half) if is_in_future(half.until) => {
                     Err(AdmissionStep::Denied(Some(half.until)))
                 }
-                // Those that are out don't come back: they are given up, and another one goes.
+                // The probes in flight didn't end in time: they are abandoned, and another one passes.
                 WordState::HalfOpen(half) => Ok(first(half.succeeded)),
             };
             asked = next.map_or_else(
@@ -199,7 +203,8 @@ impl CircuitWord {
         asked
     }
 
-    /// A probe ended well; whether it was the last, and the circuit is closed.
+    /// Records a successful probe; returns whether it was the last one needed, so that the circuit is
+    /// closed.
     pub(super) fn record_probe_success(&self, turn: ProbeRound, probes: u8) -> bool {
         let mut closes = false;
         let ended = self.update_word(|said| {
@@ -215,7 +220,7 @@ impl CircuitWord {
         ended && closes
     }
 
-    /// A probe was given up: its place is free.
+    /// Abandons a probe: its place is free.
     pub(super) fn abandon_probe(&self, turn: ProbeRound) {
         self.update_word(|said| {
             let half = said.in_round(turn)?;
@@ -227,17 +232,17 @@ impl CircuitWord {
         });
     }
 
-    /// Opens it if it is closed; whether this one did it.
+    /// Opens it if it is closed; returns whether this call did it.
     pub(super) fn open(&self, until: Timestamp) -> bool {
         self.update_word(|said| (said == WordState::Closed).then_some(WordState::Open { until }))
     }
 
-    /// Opens it because this probe failed; whether it did, as one that was given up doesn't.
+    /// Opens it after this probe failed; returns whether it did. A probe of an abandoned round doesn't.
     pub(super) fn reopen(&self, turn: ProbeRound, until: Timestamp) -> bool {
         self.update_word(|said| said.in_round(turn).map(|_| WordState::Open { until }))
     }
 
-    /// Closes it, unless somebody holds it; whether it was anything else.
+    /// Closes it unless it is forced; returns whether it was in another state.
     pub(super) fn close(&self) -> bool {
         self.update_word(|said| match said {
             WordState::Closed | WordState::Forced(_) => None,
@@ -254,7 +259,7 @@ impl CircuitWord {
         self.0.store(said.word(), Ordering::Relaxed);
     }
 
-    /// Changes the word by compare-and-swap unless `to` declines; whether it was changed.
+    /// Changes the word by compare-and-swap unless `to` declines; returns whether it was changed.
     fn update_word(&self, mut to: impl FnMut(WordState) -> Option<WordState>) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::undo_guard::UndoGuard;
 
-/// Allows retries up to a share of the calls that were made.
+/// Allows retries up to a share of the first attempts.
 ///
-/// Three tries of each call triple the load on a backend that fails, which is when it can bear it least. With a budget of
-/// 10 % the load is at most 1.1 × what is offered, however often each call may be tried. Share it between
-/// all [`Retry`](super::Retry)s to one backend.
+/// Three attempts for each call triple the load on a failing backend, exactly when it can bear it
+/// least. With a budget of 10 %, the load is at most 1.1 × the offered load, however often each call
+/// may be tried. Share one budget between all [`Retry`](super::Retry)s to one backend.
 ///
 /// ```
 /// use tollgate_adaptive::protect::RetryBudget;
@@ -24,16 +24,17 @@ use crate::undo_guard::UndoGuard;
 pub struct RetryBudget {
     /// What a call adds, in hundredths of a retry.
     per_call: u64,
-    /// What can be saved up.
+    /// The most that can be saved up.
     most: u64,
     balance: AtomicU64,
 }
 
-/// A retry costs so much.
+/// The cost of a retry.
 const RETRY_COST: u64 = 100;
 
 impl RetryBudget {
-    /// So many retries for 100 calls. What 1,000 calls add can be saved up, and 100 retries at least.
+    /// This many retries for 100 calls. The additions of 1,000 calls can be saved up, and at least 100
+    /// retries.
     pub fn percent(percent: u8) -> Self {
         let per_call = u64::from(percent);
         Self {
@@ -43,12 +44,12 @@ impl RetryBudget {
         }
     }
 
-    /// A call is made, for the first time.
+    /// Records the first attempt of a call.
     pub fn called(&self) {
         self.deposit(self.per_call);
     }
 
-    /// Takes a retry, if one is left.
+    /// Takes a retry, if one remains.
     #[must_use = "without a retry nothing may be tried again"]
     pub fn try_retry(&self) -> bool {
         let relaxed = Ordering::Relaxed;
@@ -58,14 +59,15 @@ impl RetryBudget {
         taken.is_ok()
     }
 
-    /// As [`try_retry`](Self::try_retry), but the retry comes back unless it is kept: before its time nothing was sent.
+    /// As [`try_retry`](Self::try_retry), but the retry is returned unless it is kept: nothing was sent
+    /// before its time.
     pub(super) fn take_retry(&self) -> Option<UndoGuard<&Self>> {
-        // Made only if there is one: it comes back when it is dropped.
+        // Lazily, because dropping a guard returns the retry.
         self.try_retry()
             .then(|| UndoGuard::new(Some(self), |budget| budget.deposit(RETRY_COST)))
     }
 
-    /// How many retries are left.
+    /// The remaining retries.
     pub fn left(&self) -> u64 {
         self.balance.load(Ordering::Relaxed) / RETRY_COST
     }

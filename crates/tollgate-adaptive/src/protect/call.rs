@@ -1,4 +1,4 @@
-//! The order of what protects a call, and what each is told when it is over.
+//! The order of a call's protections, and how each learns the outcome.
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::pin;
@@ -13,7 +13,7 @@ use tollgate::{ConcurrencyLimiter, Limiter, Rate, RateDenied, Reservation};
 use crate::breaker::{BreakerCall, CircuitBreaker, CircuitOpen};
 use crate::undo_guard::UndoGuard;
 
-/// What protects calls to one backend: a breaker, a rate and a bulkhead, each if it is given.
+/// The protections of calls to one backend: a breaker, a rate and a bulkhead, each optional.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -55,9 +55,9 @@ pub struct CallGuard<C: Clock = Monotonic> {
 pub enum CallDenied {
     /// The breaker is open. Nothing was charged.
     Open(CircuitOpen),
-    /// The rate would take longer than the call's patience. Nothing was charged.
+    /// The wait for the rate would exceed the call's maximum. Nothing was charged.
     Rate(RateDenied),
-    /// The bulkhead is full. The rate has its token back.
+    /// The bulkhead is full. The rate's token was refunded.
     Full(PermitDenied),
 }
 
@@ -71,8 +71,8 @@ pub enum CallError<E> {
     Failed(E),
 }
 
-/// A call that may be made now: it holds its slot until it ends or is dropped.
-#[must_use = "a call that is dropped counts as one without an answer, and gives back its slot"]
+/// A call that may be made now. It holds its permit until it ends or is dropped.
+#[must_use = "a call that is dropped counts as one without an answer, and releases its permit"]
 #[derive(derive_more::Debug)]
 pub struct ActiveCall<'a, C: Clock> {
     call: Option<BreakerCall<'a, C>>,
@@ -81,7 +81,7 @@ pub struct ActiveCall<'a, C: Clock> {
 }
 
 impl<C: Clock> CallGuard<C> {
-    /// Nothing protects it yet.
+    /// Without any protection.
     pub const fn new() -> Self {
         Self {
             breaker: None,
@@ -91,37 +91,37 @@ impl<C: Clock> CallGuard<C> {
         }
     }
 
-    /// Makes no call while this is open.
+    /// Makes no call while this breaker is open.
     #[must_use]
     pub fn breaker(mut self, breaker: Arc<CircuitBreaker<C>>) -> Self {
         self.breaker = Some(breaker);
         self
     }
 
-    /// Makes calls at this rate. One that would have to wait for longer than its
-    /// [`patience`](Self::patience) isn't made.
+    /// Makes calls at this rate. A call that would have to wait for longer than
+    /// [`max_wait`](Self::max_wait) isn't made.
     #[must_use]
     pub fn rate(mut self, rate: Arc<Limiter<C>>) -> Self {
         self.rate = Some(rate);
         self
     }
 
-    /// Makes so many at once; whether calls wait for a place, and for how long, is the bulkhead's own choice
-    /// (`builder(10).max_waiters(20).timeout(…)`).
+    /// Bounds the calls in flight. Whether calls wait for a permit, and for how long, is a setting of
+    /// the bulkhead (`builder(10).max_waiters(20).timeout(…)`).
     #[must_use]
     pub fn bulkhead(mut self, bulkhead: Arc<ConcurrencyLimiter<C>>) -> Self {
         self.bulkhead = Some(bulkhead);
         self
     }
 
-    /// How long a call waits for the rate: not at all unless this is given.
+    /// The longest wait for the rate; by default calls don't wait.
     #[must_use]
     pub fn max_wait(mut self, patience: Duration) -> Self {
         self.max_wait = patience;
         self
     }
 
-    /// Passes all of them, or none.
+    /// Passes all protections, or none.
     ///
     /// # Errors
     /// [`CallDenied`]: nothing is charged and nothing held.
@@ -129,8 +129,8 @@ impl<C: Clock> CallGuard<C> {
         let mut call = UndoGuard::new(self.admit_by_breaker()?, BreakerCall::ignored);
         let (mut token, mut has_waited) = (None, false);
         if let Some(rate) = self.rate.as_deref() {
-            // In the line, as everybody who waits: a reservation that is made to learn its delay, and cancelled, would
-            // move waiters about.
+            // In the queue, like any waiter: a reservation that is made to learn its delay, and then
+            // cancelled, would move other waiters.
             let turn = rate.acquire().timeout(self.max_wait).into_reservation();
             let turn = track_waits(turn, &mut has_waited).await;
             let turn = turn.map_err(CallDenied::Rate)?;
@@ -144,7 +144,8 @@ impl<C: Clock> CallGuard<C> {
             None => None,
         };
         if has_waited {
-            // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
+            // The circuit may have opened meanwhile, and a wait here doesn't count as the backend's
+            // latency.
             drop(call);
             call = UndoGuard::new(self.admit_by_breaker()?, BreakerCall::ignored);
         }
@@ -162,10 +163,10 @@ impl<C: Clock> CallGuard<C> {
         call.transpose().map_err(CallDenied::Open)
     }
 
-    /// Makes a call once all have passed it, and tells them how it ended.
+    /// Makes a call once it has passed all protections, and reports its outcome to them.
     ///
     /// # Errors
-    /// [`CallError`]: what the call failed with, or why it wasn't made.
+    /// [`CallError`]: the call's own error, or why it wasn't made.
     pub async fn call<T, E, F: Future<Output = Result<T, E>>>(
         &self,
         call: impl FnOnce() -> F,
@@ -177,13 +178,13 @@ impl<C: Clock> CallGuard<C> {
         result.map_err(CallError::Failed)
     }
 
-    /// The rate in force, if there is one.
+    /// The current rate, if there is one.
     pub fn limit(&self) -> Option<Rate> {
         self.rate.as_deref().map(Limiter::rate)
     }
 }
 
-/// Awaits this, and notes whether that took any time.
+/// Awaits a future, and records whether that took any time.
 async fn track_waits<F: Future>(future: F, has_waited: &mut bool) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -201,7 +202,7 @@ impl<C: Clock> Default for CallGuard<C> {
 }
 
 impl<C: Clock> ActiveCall<'_, C> {
-    /// The call ended like this: dropped is a failure to the breaker.
+    /// Ends the call with this outcome; dropped is a failure for the breaker.
     pub fn end(self, ending: PermitOutcome) {
         if let Some(call) = self.call {
             match ending {

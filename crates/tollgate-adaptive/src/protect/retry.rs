@@ -1,4 +1,4 @@
-//! Trying again: how often, after how long, and when not.
+//! Retries: how often, with which backoff, and when not.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,10 +13,11 @@ use super::RetryBudget;
 use crate::random::{SplitMix64, random_seed};
 use crate::undo_guard::UndoGuard;
 
-/// How often a call is tried, and how long is waited in between: three times, at most 1 s and then 2 s, by chance.
+/// How often a call is tried, and the random backoff in between: by default three tries, with waits of
+/// at most 1 s and then 2 s.
 ///
-/// A wait is anything from 0 to its longest ("full jitter"), so that clients who failed together don't come back
-/// together. If the server said when to come back, the wait is never shorter than that.
+/// A wait is random between 0 and its maximum ("full jitter"), so that clients that failed together
+/// don't return together. If the server sent a `Retry-After`, the wait is never shorter than that.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,15 +25,15 @@ use crate::undo_guard::UndoGuard;
 /// use tollgate_adaptive::protect::Backoff;
 ///
 /// let backoff = Backoff::new();
-/// // After the first failure, the second, …; the last number is the chance.
+/// // After the first failure, the second, …; the last argument is the random number.
 /// assert_eq!(backoff.wait(1, None, 0.5), Some(Duration::from_millis(500)));
 /// assert_eq!(backoff.wait(2, None, 0.5), Some(Duration::from_secs(1)));
 /// assert_eq!(backoff.wait(3, None, 0.5), None);
 ///
-/// // 2,000 clients of a limit of 100/s need 20 s, or they come back all at once.
+/// // 2,000 clients of a limit of 100/s need 20 s, or they all come back at the same time.
 /// let many = backoff.spread_for(2_000, Rate::per_second(100));
-/// let said = Some(Duration::from_secs(5)); // Retry-After
-/// assert_eq!(many.wait(1, said, 0.5), Some(Duration::from_secs(15)));
+/// let retry_after = Some(Duration::from_secs(5)); // Retry-After
+/// assert_eq!(many.wait(1, retry_after, 0.5), Some(Duration::from_secs(15)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
@@ -55,28 +56,28 @@ impl Backoff {
         }
     }
 
-    /// How often it is tried in all.
+    /// The most tries, the first one included.
     #[must_use]
     pub const fn tries(mut self, tries: u32) -> Self {
         self.tries = tries;
         self
     }
 
-    /// The longest first wait, and the longest of all: each is twice the last.
+    /// The maximum of the first wait, and of all waits: each is twice the one before.
     #[must_use]
     pub const fn waits(mut self, first: Duration, longest: Duration) -> Self {
         (self.first, self.longest) = (first, longest);
         self
     }
 
-    /// Spreads those who are told when to come back over this long after it.
+    /// Spreads clients with a `Retry-After` over this duration after it.
     #[must_use]
     pub const fn spread(mut self, over: Duration) -> Self {
         self.spread = over;
         self
     }
 
-    /// Spreads so many clients of one limit over as long as it takes to serve them all.
+    /// Spreads this many clients of one limit over the time that it takes to serve them all.
     #[must_use]
     pub fn spread_for(self, clients: u32, limit: Rate) -> Self {
         let seconds = f64::from(clients) / limit.as_per_second();
@@ -84,18 +85,18 @@ impl Backoff {
         self.spread(over)
     }
 
-    /// How long to wait after so many failures, if the server said this and chance (from 0 to 1) that; `None` if it isn't
-    /// tried again.
+    /// The wait after this many failures, with the server's `Retry-After` if there was one, and a
+    /// random number from 0 to 1; `None` if there is no further try.
     pub fn wait(&self, failures: u32, said: Option<Duration>, chance: f64) -> Option<Duration> {
         if failures == 0 || failures >= self.tries {
             return None;
         }
-        // Beyond a thousand doublings nothing but the longest wait is left, and 0 × ∞ would be no number.
+        // After a thousand doublings every wait is at its maximum, and 0 × ∞ would be NaN.
         let doublings = i32::try_from(failures - 1).unwrap_or(i32::MAX).min(1_000);
         let longest = self.first.as_secs_f64() * self.factor.powi(doublings);
         let longest = Duration::try_from_secs_f64(longest).unwrap_or(self.longest);
         let longest = longest.min(self.longest).max(self.spread);
-        // What isn't a number is no reason to hurry.
+        // NaN is no reason to hurry.
         let chance = if chance.is_nan() {
             1.0
         } else {
@@ -113,25 +114,25 @@ impl Default for Backoff {
     }
 }
 
-/// What is to be done about an error.
+/// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAdvice {
-    /// It would fail again, or must not be done twice.
+    /// It would fail again, or must not be repeated.
     Stop,
     /// It may succeed next time.
     Retry,
-    /// The server said when to come back, as by `Retry-After`.
+    /// The server said when to retry, as by `Retry-After`.
     RetryAfter(Duration),
 }
 
-/// Why a call isn't tried again.
+/// Why a call isn't retried.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// Its error isn't one to be tried again.
+    /// Its error isn't retryable.
     #[display("which isn't tried again")]
     Advised,
-    /// It was tried as often as it may be.
+    /// It was tried as often as allowed.
     #[display("and it isn't tried more often")]
     Tries,
     /// The budget is spent.
@@ -142,20 +143,20 @@ pub enum StopReason {
     Deadline,
 }
 
-/// The last error of a call that isn't tried again, and why.
+/// The last error of a call that isn't retried, and why.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[display("{error} (try {tries}, {why})")]
 #[non_exhaustive]
 pub struct RetriesExhausted<E> {
-    /// What it failed with.
+    /// The last error.
     pub error: E,
-    /// How often it was tried.
+    /// The number of tries.
     pub tries: u32,
-    /// Why it isn't again.
+    /// Why there was no further try.
     pub why: StopReason,
 }
 
-/// Tries calls again that failed with errors which are named retryable.
+/// Retries calls that failed with retryable errors.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -187,14 +188,14 @@ pub struct Retry<C: Clock = Monotonic> {
 }
 
 impl Retry {
-    /// Waits so in between, on the default clock.
+    /// With this backoff, on the default clock.
     pub fn new(backoff: Backoff) -> Self {
         Self::with_clock(backoff, Monotonic::new())
     }
 }
 
 impl<C: Clock> Retry<C> {
-    /// Waits so in between, on this clock.
+    /// With this backoff, on this clock.
     pub fn with_clock(backoff: Backoff, clock: C) -> Self {
         Self {
             backoff,
@@ -205,30 +206,30 @@ impl<C: Clock> Retry<C> {
         }
     }
 
-    /// Tries again only while this allows it.
+    /// Retries only while this budget allows it.
     #[must_use]
     pub fn budget(mut self, budget: Arc<RetryBudget>) -> Self {
         self.budget = Some(budget);
         self
     }
 
-    /// Begins no try later than so long after the first.
+    /// Begins no try later than this long after the first.
     #[must_use]
     pub fn within(mut self, within: Duration) -> Self {
         self.within = Some(within);
         self
     }
 
-    /// Waits by chance from this seed, the same in each run. Unless this is given, each process has its own, so that a fleet
-    /// that failed together doesn't come back together.
+    /// Seeds the random waits, so that each run has the same. By default each process has its own seed,
+    /// so that a fleet that failed together doesn't return together.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         self.seed.store(seed, Ordering::Relaxed);
         self
     }
 
-    /// Calls until it succeeds, or isn't to be tried again. Dropping the future ends it between tries, too, and then the budget
-    /// has back what the next one would have taken.
+    /// Calls until it succeeds or there is no further try. Dropping the future stops the retries, even
+    /// during a wait; then the budget gets back what the next try would have taken.
     ///
     /// # Errors
     /// [`RetriesExhausted`]: the last error, and why it was the last.
@@ -252,7 +253,8 @@ impl<C: Clock> Retry<C> {
                 Ok(next) => next,
                 Err(why) => return Err(RetriesExhausted { error, tries, why }),
             };
-            // It may hold something, as an answer its connection or its place in a limit: nobody needs that while it waits.
+            // The error may hold a resource, such as a response's connection or a permit. Release it
+            // before the wait.
             drop(error);
             sleep_until(&self.clock, now + wait).await;
             if let Some(taken) = taken {
@@ -262,7 +264,7 @@ impl<C: Clock> Retry<C> {
         }
     }
 
-    /// How long to wait after so many failures, if it is tried again, and what that takes of the budget.
+    /// The wait after this many failures, if there is a further try, and what that takes of the budget.
     fn plan_retry(
         &self,
         tries: u32,

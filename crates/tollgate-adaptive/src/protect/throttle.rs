@@ -13,9 +13,10 @@ use crate::random::{SplitMix64, random_seed};
 
 /// Rejects calls locally with a probability that rises as the backend accepts fewer of them.
 ///
-/// Of the requests of the last two minutes, `k` × what was accepted may be sent: with `k` = 2 a backend that accepts half
-/// or more of them sees all, and one that accepts none sees next to none. A rejection costs a backend something, too;
-/// this spares it that, without any signal but its answers (as in Google's "Site Reliability Engineering").
+/// Over the last two minutes, up to `k` × the accepted requests may be sent: with `k` = 2, a backend
+/// that accepts half of them or more sees all, and one that accepts none sees next to none. A rejection
+/// costs a backend something, too; this spares it that, without any signal but its answers (as in
+/// Google's "Site Reliability Engineering").
 ///
 /// ```
 /// use tollgate::clock::Manual;
@@ -47,26 +48,28 @@ pub struct ClientThrottle<C: Clock = Monotonic> {
     probability * 100.0
 )]
 pub struct Throttled {
-    /// How likely that was.
+    /// The probability of that.
     pub probability: f64,
 }
 
-/// A call that may be sent. Say what the backend did; dropped, it says nothing.
+/// A call that may be sent. Report what the backend did; a drop reports nothing.
 #[derive(Debug)]
-#[must_use = "an attempt that is dropped says nothing"]
+#[must_use = "an attempt that is dropped reports nothing"]
 pub struct Attempt<'a, C: Clock> {
     throttle: &'a ClientThrottle<C>,
 }
 
 impl ClientThrottle {
-    /// Lets so many times as many calls through as are accepted: 2 is usual, less spares the backend more.
+    /// Lets up to this multiple of the accepted calls through: 2 is usual, less spares the backend
+    /// more.
     pub fn new(times: f64) -> Self {
         Self::with_clock(times, Monotonic::new())
     }
 }
 
 impl<C: Clock> ClientThrottle<C> {
-    /// The same on this clock. Below 1 it is 1, as otherwise a healthy backend would be throttled.
+    /// The same on this clock. A value below 1 becomes 1, because otherwise a healthy backend would be
+    /// throttled.
     pub fn with_clock(times: f64, clock: C) -> Self {
         Self {
             times: if times >= 1.0 { times } else { 1.0 },
@@ -76,8 +79,8 @@ impl<C: Clock> ClientThrottle<C> {
         }
     }
 
-    /// Draws by chance from this seed, the same in each run. Unless this is given, each process has its own, so that a fleet
-    /// doesn't hold back and send the same calls at the same time.
+    /// Seeds the random decisions, so that each run has the same. By default each process has its own
+    /// seed, so that a fleet doesn't hold back and send at the same times.
     ///
     /// ```
     /// use tollgate_adaptive::protect::ClientThrottle;
@@ -91,7 +94,7 @@ impl<C: Clock> ClientThrottle<C> {
         self
     }
 
-    /// Whether a call may be sent.
+    /// Decides whether a call may be sent.
     ///
     /// # Errors
     /// [`Throttled`]: it isn't sent, and counts as a request that wasn't accepted.
@@ -106,7 +109,7 @@ impl<C: Clock> ClientThrottle<C> {
         Ok(Attempt { throttle: self })
     }
 
-    /// How likely a call is rejected here.
+    /// The probability that a call is rejected here.
     pub fn probability(&self) -> f64 {
         self.probability_at(self.clock.now())
     }
@@ -124,12 +127,12 @@ impl<C: Clock> ClientThrottle<C> {
 }
 
 impl<C: Clock> Attempt<'_, C> {
-    /// The backend took it, whatever came of it.
+    /// The backend accepted it, whatever the result.
     pub fn accepted(self) {
         self.count(CallResult::Succeeded);
     }
 
-    /// The backend rejected it for overload, or can't be reached.
+    /// The backend rejected it for overload, or is unreachable.
     pub fn rejected(self) {
         self.count(CallResult::Failed);
     }

@@ -1,49 +1,51 @@
-//! What came of a simulation, and how it is judged.
+//! The result of a simulation, and its score.
 
 use std::time::Duration;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SimulationResult {
-    /// Of each phase, from when limits should have found themselves.
+    /// One for each phase, from when limits should have adapted.
     pub phases: Vec<PhaseResult>,
-    /// Of each tenth of a second.
+    /// One for each tenth of a second.
     pub points: Vec<TimePoint>,
 }
 
-/// What came of a phase, from when limits should have found themselves.
+/// The result of a phase, from when limits should have adapted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PhaseResult {
     /// Calls a second that were answered in time.
     pub goodput: f64,
-    /// What 99 % of them didn't exceed.
+    /// The 99th percentile of their latency.
     pub p99: Duration,
-    /// What 99 % wouldn't exceed if none had to wait; `None` if nothing is served in this phase, which isn't judged.
+    /// The 99th percentile of latency without any queue; `None` if nothing is served in this phase,
+    /// which isn't scored.
     pub unloaded_p99: Option<Duration>,
-    /// All clients' limits together: the mean.
+    /// The mean sum of all clients' limits.
     pub limit: f64,
-    /// How much they swing: the standard deviation of their means a second, as a part of the mean.
+    /// How much the limits swing: the standard deviation of their means per second, as a part of the
+    /// mean.
     pub swing: f64,
-    /// Answered in time in each whole second of the phase, from its first on.
+    /// Calls answered in time in each whole second of the phase, from its first on.
     pub each_second: Vec<f64>,
 }
 
 /// A tenth of a second of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TimePoint {
-    /// When it ended, in seconds.
+    /// Its end, in seconds.
     pub at: f64,
-    /// All clients' limits together.
+    /// The sum of all clients' limits.
     pub limit: f64,
     /// Calls in flight.
     pub in_flight: f64,
-    /// The mean duration of those that were answered, in milliseconds.
+    /// The mean latency of answered calls, in milliseconds.
     pub latency: f64,
-    /// Answered in time, a second.
+    /// Calls a second that were answered in time.
     pub goodput: f64,
 }
 
-/// A run against what is asked of a law. Each number is of the worst phase.
+/// The score of a run. Each number is that of the worst phase.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,27 +56,28 @@ pub struct TimePoint {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// As a part of what the best fixed limit of each phase achieves.
+    /// As a part of the best fixed limit's goodput.
     pub goodput: f64,
     /// The 99th percentile as a multiple of the unloaded one.
     pub p99_times: f64,
     /// How much the limit swings.
     pub swing: f64,
-    /// The longest time, right after a change too, with less than half of the best fixed limit's goodput in each second.
+    /// The longest time with less than half of the best fixed limit's goodput in each second; includes
+    /// the time right after a change.
     pub starved: Duration,
 }
 
 impl Score {
     /// At least this part of the best fixed limit's goodput.
     pub const GOODPUT: f64 = 0.9;
-    /// At most so many times the unloaded 99th percentile.
+    /// At most this multiple of the unloaded 99th percentile.
     pub const P99_TIMES: f64 = 3.0;
-    /// At most this standard deviation of the limit's means a second, as a part of its mean.
+    /// At most this standard deviation of the limit's means per second, as a part of its mean.
     pub const SWING: f64 = 0.4;
-    /// At most so long with less than half of the best fixed limit's goodput.
+    /// At most this long with less than half of the best fixed limit's goodput.
     pub const STARVED: Duration = Duration::from_secs(10);
 
-    /// Whether it is all that is asked.
+    /// Whether all requirements are met.
     pub fn is_good(&self) -> bool {
         self.goodput >= Self::GOODPUT
             && self.p99_times <= Self::P99_TIMES
@@ -84,7 +87,7 @@ impl Score {
 }
 
 impl PhaseResult {
-    /// The 99th percentile as a multiple of the unloaded one; 0 in a phase that isn't judged.
+    /// The 99th percentile as a multiple of the unloaded one; 0 in a phase that isn't scored.
     pub fn p99_times(&self) -> f64 {
         match self.unloaded_p99 {
             Some(unloaded) => self.p99.as_secs_f64() / unloaded.as_secs_f64(),
@@ -94,7 +97,8 @@ impl PhaseResult {
 }
 
 impl SimulationResult {
-    /// Against what the best fixed limit does in each phase ([`best_fixed`](super::Scenario::best_fixed)).
+    /// Scores the run against the best fixed limit of each phase
+    /// ([`best_fixed`](super::Scenario::best_fixed)).
     pub fn judge(&self, best: &[(u32, f64)]) -> Score {
         let mut judged = Score {
             goodput: f64::INFINITY,
@@ -105,7 +109,7 @@ impl SimulationResult {
         let mut starved = Duration::ZERO;
         for (phase, (_, best)) in self.phases.iter().zip(best) {
             if phase.unloaded_p99.is_none() {
-                // Nobody could do better.
+                // No limit could do better.
                 starved = Duration::ZERO;
                 continue;
             }
@@ -126,13 +130,13 @@ impl SimulationResult {
     }
 }
 
-/// What is gathered of a phase while it is played.
+/// The measurements of a phase while it runs.
 #[derive(Debug, Default)]
 pub(super) struct PhaseSamples {
     pub(super) latencies: Vec<u64>,
-    /// The limits' sums of each tenth of a second.
+    /// The sums of the limits in each tenth of a second.
     pub(super) limits: Vec<f64>,
-    /// What was answered in each tenth of a second, from the first on.
+    /// The calls answered in each tenth of a second, from the first on.
     pub(super) answered: Vec<usize>,
 }
 

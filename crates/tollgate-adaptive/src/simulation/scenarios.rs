@@ -1,4 +1,5 @@
-//! The scenarios that laws are judged by: three times as many calls as can be served, unless said otherwise.
+//! The scenarios by which algorithms are scored: by default, three times as many calls as can be
+//! served.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ impl Scenario {
         }
     }
 
-    /// So many calls come a second, and a server takes so long for one.
+    /// Sets the calls a second, and the service time of each.
     fn calls(self, arrivals: f64, service: Service) -> Self {
         Self {
             arrivals,
@@ -35,7 +36,7 @@ impl Scenario {
         }
     }
 
-    /// For so many seconds there are so many servers of this speed, and then the next.
+    /// Sets the phases, each as seconds, servers and speed.
     fn phases<const N: usize>(self, phases: [(u64, u32, f64); N]) -> Self {
         let phase = |(seconds, servers, speed)| Phase {
             lasts: Duration::from_secs(seconds),
@@ -48,7 +49,7 @@ impl Scenario {
         }
     }
 
-    /// All that laws are judged by.
+    /// All scenarios by which algorithms are scored.
     pub fn all() -> Vec<Self> {
         let mut all = Self::server_scenarios();
         all.extend(Self::call_scenarios());

@@ -1,4 +1,5 @@
-//! The events of a simulation, one after another: calls come, are served, are given up, and servers change.
+//! The events of a simulation, one after another: calls arrive, are served, time out, and servers
+//! change.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -19,7 +20,7 @@ const TICK: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SimulationEvent {
     Arrival,
-    /// A call is done, if it is still served as it was when this was foreseen.
+    /// A call is done, if the servers' speed is still that for which this event was planned.
     Completion {
         job: usize,
         pace: u64,
@@ -34,12 +35,12 @@ enum SimulationEvent {
 }
 
 struct Job {
-    /// Gone once the call is over for its client.
+    /// None once the call has ended for its client.
     permit: Option<OwnedPermit<Manual>>,
     arrived: Timestamp,
-    /// What servers still have to do at full speed, in nanoseconds.
+    /// The remaining work at full speed, in nanoseconds.
     remaining_work: f64,
-    /// Since when servers work on that, if they do.
+    /// Since when a server works on it, if one does.
     served_since: Option<Timestamp>,
 }
 
@@ -54,7 +55,7 @@ pub(super) struct Simulator<'a> {
     free: Vec<usize>,
     queue: VecDeque<usize>,
     in_service: Vec<usize>,
-    /// Counts changes of speed: what was foreseen before isn't so any more.
+    /// Counts changes of speed: events that were planned before a change are void.
     speed_version: u64,
     phase: usize,
     phase_samples: Vec<PhaseSamples>,
@@ -153,7 +154,7 @@ impl<'a> Simulator<'a> {
         self.scenario.phases[self.phase]
     }
 
-    /// A call comes to one of the clients, and passes its limit or is gone.
+    /// A call arrives at one of the clients, and passes its limit or is denied.
     fn on_arrival(&mut self, now: Timestamp) {
         let wait = exponential(&mut self.chance) / self.scenario.arrivals;
         self.schedule(
@@ -162,7 +163,7 @@ impl<'a> Simulator<'a> {
         );
         let clients = u64::try_from(self.clients.len()).unwrap_or(1);
         let client = usize::try_from(self.chance.next() % clients).unwrap_or(0);
-        // Drawn for those who are refused, too, so that all limits meet the same calls.
+        // Drawn for denied calls, too, so that all limits meet the same calls.
         let left = self.scenario.service.draw(&mut self.chance);
         let Ok(permit) = self.clients[client].try_acquire_owned() else {
             return;
@@ -191,7 +192,7 @@ impl<'a> Simulator<'a> {
         self.start_service(now);
     }
 
-    /// Gives free servers what waits.
+    /// Assigns waiting calls to free servers.
     fn start_service(&mut self, now: Timestamp) {
         let phase = self.current_phase();
         while self.in_service.len() < usize::try_from(phase.servers).unwrap_or(usize::MAX)
@@ -206,7 +207,7 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// Plans when a call will be done at the present speed.
+    /// Plans when a call will be done at the current speed.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -234,13 +235,13 @@ impl<'a> Simulator<'a> {
             self.tick.1 += 1;
             self.jobs[job].served_since = None;
         } else {
-            // It was given up long ago: nothing more is planned for it.
+            // Its client gave it up long ago: no other event refers to it, so its entry is free.
             self.free.push(job);
         }
         self.start_service(now);
     }
 
-    /// A call's client gives it up, if it isn't over; servers go on with it.
+    /// A call's client gives it up, unless it has ended; servers continue to work on it.
     fn on_timeout(&mut self, job: usize) {
         match self.jobs[job].permit.take() {
             Some(permit) => permit.dropped(),

@@ -9,8 +9,8 @@ use tollgate::Clock;
 use super::{AddDenied, AddError, Coalescer};
 use crate::runner::AfterChange;
 
-/// Adds an item as soon as there is room; the future of [`Coalescer::add`]. Dropping it gives up, and the item
-/// is dropped with it.
+/// Adds an item as soon as there is room; the future of [`Coalescer::add`]. Dropping it gives up, and
+/// drops the item.
 #[must_use = "futures do nothing unless awaited"]
 #[derive(derive_more::Debug)]
 #[debug("Adding {{ .. }}")]
@@ -22,7 +22,7 @@ where
 {
     pub(super) coalescer: Coalescer<K, V, C>,
     pub(super) item: Option<(K, V)>,
-    /// Its place among those who wait.
+    /// Its number in the queue for room.
     pub(super) waiter: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ where
             let left = waiter.take().and_then(|waiter| store.leave_queue(waiter));
             ((added, left), then)
         });
-        // The waker that was left goes under no lock.
+        // The waker that was removed is dropped here, after the lock is released.
         match added.map(|(added, _left)| added) {
             Some(Ok(())) => Poll::Ready(Ok(())),
             Some(Err(AddDenied::Full { .. })) => Poll::Pending,
@@ -66,7 +66,7 @@ where
 {
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter.take() {
-            // The next one may have its place.
+            // The next waiter may use its room.
             let left = self.coalescer.0.with(|store| store.leave_queue(waiter));
             drop(left);
         }

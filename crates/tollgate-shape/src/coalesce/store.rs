@@ -4,7 +4,7 @@
 //! add ─► open ─► closed ─► running ─► done
 //!                  again ◄────┘ failed
 //! ```
-//! `pending` counts the items of all five, and an item is in exactly one of them.
+//! `pending` counts the items of all these states, and an item is in exactly one of them.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash};
@@ -18,13 +18,13 @@ use tollgate::Timestamp;
 use super::{AddDenied, Batch, FlushOutcome, NextBatch};
 use crate::runner::{AfterChange, PendingStore};
 
-/// When a batch that panicked is tried again, if no time was chosen at all.
+/// When a batch that panicked is retried if the coalescer has no window or quiet time.
 const RETRY_AFTER_PANIC: Duration = Duration::from_secs(1);
 
 type WeighFn<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 type MergeFn<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
 
-/// What was chosen.
+/// The settings of a coalescer.
 #[derive(derive_more::Debug)]
 pub struct BatchLimits<K, V> {
     /// From the first item of a batch.
@@ -47,21 +47,21 @@ pub struct BatchStore<K, V> {
     open: OpenBatch<K, V>,
     /// Full batches, in order.
     closed: VecDeque<Batch<K, V>>,
-    /// One that failed, and when it is tried again; it comes before all others.
+    /// A failed batch, and when it is retried; it comes before all others.
     retry: Option<(Batch<K, V>, Timestamp)>,
     running: Option<Batch<K, V>>,
     pending: usize,
     intake: Intake,
-    /// What was not flushed when it was stopped.
+    /// The batches that weren't flushed when it was stopped.
     leftover: Vec<Batch<K, V>>,
-    /// Those who wait for room, in order.
+    /// The callers that wait for room, in order.
     waiters: VecDeque<(u64, Waker)>,
     next_waiter: u64,
-    /// Those who may look again, to be woken under no lock.
+    /// The waiters that may try again, to be woken after the lock is released.
     to_wake: Vec<Waker>,
 }
 
-/// What is taken.
+/// Which items are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Intake {
     All,
@@ -92,7 +92,8 @@ impl<K: Hash + Eq, V> BatchStore<K, V> {
         std::mem::take(&mut self.leftover)
     }
 
-    /// Adds an item, which is left where it is if it isn't added. One that waits for room already has a number.
+    /// Adds an item; it stays in `item` if it can't be added. A caller that waits for room already has
+    /// a number.
     #[inline]
     pub(super) fn add(
         &mut self,
@@ -144,7 +145,7 @@ impl<K: Hash + Eq, V> BatchStore<K, V> {
         )
     }
 
-    /// Merges an item into the one of the same key, if there is one.
+    /// Merges an item into that of the same key, if there is one.
     fn merge(
         &mut self,
         item: &mut Option<(K, V)>,
@@ -169,7 +170,7 @@ impl<K: Hash + Eq, V> BatchStore<K, V> {
         })
     }
 
-    /// Nothing more fits, or may come.
+    /// Closes the open batch if nothing more fits, or no more items may come.
     fn close_if_full(&mut self) -> bool {
         let limits = &self.limits;
         let is_full = self.open.len() >= limits.max_items
@@ -187,14 +188,15 @@ impl<K: Hash + Eq, V> BatchStore<K, V> {
         }
     }
 
-    /// Whether one more item may be held. Those who wait come first, in order.
+    /// Whether one more item may be held. Waiters have precedence, in order.
     fn has_room(&self, waiter: Option<u64>) -> bool {
         let room = self.limits.max_pending.saturating_sub(self.pending);
         let ahead = self.waiters.iter().take(room);
+        // The waiters in front have that room already, even if they haven't run yet.
         room > ahead.filter(|(other, _)| Some(*other) != waiter).count()
     }
 
-    /// Somebody waits for room. Returns the number of its place.
+    /// Adds a waiter for room, or updates its waker. Returns its number.
     pub(super) fn join_queue(&mut self, waiter: Option<u64>, waker: &Waker) -> u64 {
         let known = waiter.and_then(|waiter| {
             let mut all = self.waiters.iter_mut();
@@ -210,21 +212,22 @@ impl<K: Hash + Eq, V> BatchStore<K, V> {
         waiter
     }
 
-    /// It doesn't wait any more, because it was added or gave up.
+    /// Removes a waiter, because its item was added or it gave up.
     pub(super) fn leave_queue(&mut self, waiter: u64) -> Option<Waker> {
         let place = self
             .waiters
             .iter()
             .position(|(other, _)| *other == waiter)?;
         let (_, waker) = self.waiters.remove(place)?;
-        // Those for whom there is room know of it, but for the one that has moved up to the last place.
+        // The waiters with room were woken already, except the one that has just moved into the last
+        // free position.
         let room = self.limits.max_pending.saturating_sub(self.pending);
         let last = room.checked_sub(1).and_then(|last| self.waiters.get(last));
         self.to_wake.extend(last.map(|(_, waker)| waker.clone()));
         Some(waker)
     }
 
-    /// Wakes as many as there is room for.
+    /// Wakes as many waiters as there is room for.
     fn wake_waiters(&mut self) {
         let room = match self.intake {
             Intake::All => self.limits.max_pending.saturating_sub(self.pending),
@@ -257,11 +260,12 @@ impl<K: Hash + Eq, V> BatchStore<K, V> {
             }
             None => self.closed.pop_front()?,
         };
+        // Keeps a clone until the flush has ended, so that a panic loses no item.
         self.running = Some(batch.clone());
         Some(batch)
     }
 
-    /// When the batch that is being collected is flushed.
+    /// When the open batch is flushed.
     fn open_batch_due(&self) -> Option<Timestamp> {
         if self.open.is_empty() {
             return None;
@@ -335,9 +339,10 @@ where
         let batch = batch.with_next_attempt();
         if self.intake == Intake::Stopped {
             self.pending -= batch.len();
+            // It came before all other batches.
             self.leftover.insert(0, batch);
         } else {
-            // Later than now, so that a retry after no time at all lets others have their turn.
+            // At least a nanosecond later, so that an immediate retry lets other tasks run.
             self.retry = Some((batch, now + after.max(Duration::from_nanos(1))));
         }
     }
@@ -376,10 +381,10 @@ where
     }
 }
 
-/// The batch that is being collected: its items, and where each key is if items of one key are merged.
+/// The open batch: its items, and the position of each key if items are merged.
 struct OpenBatch<K, V> {
     items: Vec<(K, V)>,
-    /// Where each key is, if items are merged.
+    /// The position of each key, if items are merged.
     places: HashTable<usize>,
     hasher: RandomState,
     weight: u64,
@@ -422,7 +427,7 @@ impl<K: Hash + Eq, V> OpenBatch<K, V> {
         self.items.push((key, value));
     }
 
-    /// As [`push`](Self::push), and the key can be found.
+    /// As [`push`](Self::push), and indexes the key.
     fn push_indexed(&mut self, key: K, value: V, now: Timestamp) {
         let hash = self.hasher.hash_one(&key);
         let place = self.items.len();
@@ -432,7 +437,7 @@ impl<K: Hash + Eq, V> OpenBatch<K, V> {
             .insert_unique(hash, place, |place| hasher.hash_one(&items[*place].0));
     }
 
-    /// Takes out all items. The next batch gets as much room as this one had.
+    /// Takes out all items. The next batch gets the same capacity.
     fn take(&mut self) -> Vec<(K, V)> {
         self.places.clear();
         self.weight = 0;

@@ -1,9 +1,9 @@
-//! The keys that are pending, and one heap of all their timers.
+//! The pending keys, and one heap of all their timers.
 //!
-//! A key is an entry in a slab, found by an index of four bytes a key. Each entry has at most one timer in the heap.
-//! A call touches the entry alone: the timer rings at its old time, looks at the entry, and is set again. So
-//! a key that is called a million times costs one timer. A timer whose key is gone is skipped when it rings, and
-//! if there are more of those than others the heap is cleared of them.
+//! A key is an entry in a slab, found by an index of four bytes a key. Each entry has at most one timer
+//! in the heap. A call changes only the entry: the timer fires at its old time, reads the entry, and is
+//! set again. So a key that is called a million times costs one timer. A timer whose key was removed is
+//! skipped when it fires, and if such timers are the majority, the heap is cleared of them.
 
 use super::{TooManyKeys, WhenFull};
 use crate::debounce::{Firing, FiringSpacing};
@@ -19,26 +19,26 @@ use tollgate::Timestamp;
 /// A key that fires.
 pub(super) type KeyFiring<K, T> = (K, Firing<T>);
 
-/// A timer of the entry in this slot, if that still has this stamp.
+/// The time of a timer, and its entry by slot and stamp. It is stale if the slot has another stamp now.
 type TimerEntry = (Timestamp, u32, u32);
 
-/// What a change says, and what follows from it.
+/// The result of a change, and what to do after it.
 type ChangeResult<R, K, T> = (R, AfterChange<KeyFiring<K, T>>);
 
-/// A call that was heard, or refused.
+/// The result of a call: accepted, or denied.
 type CallResult<K, T> = Result<ReplacedItem<K, T>, TooManyKeys<K, T>>;
 
-/// What was forgotten, to be dropped under no lock.
+/// What was discarded, to be dropped after the lock is released.
 type CancelledKey<K, T> = (Option<KeyEntry<K, T>>, Option<Firing<T>>);
 
-/// What was replaced or dropped, to be dropped under no lock.
+/// What was replaced or discarded, to be dropped after the lock is released.
 type ReplacedItem<K, T> = (Option<K>, Option<T>);
 
-/// What came of a wait that ended.
+/// The result of a wait that ended.
 struct EndedWait<K, T> {
     fired: Option<KeyFiring<K, T>>,
     dropped: Option<T>,
-    /// Until when its entry is needed.
+    /// How long its entry is needed.
     until: Timestamp,
 }
 
@@ -54,9 +54,9 @@ pub struct KeyTable<K, T> {
     slots: Vec<KeySlot<K, T>>,
     free: Vec<u32>,
     timers: BinaryHeap<Reverse<TimerEntry>>,
-    /// How many of the timers are of keys that are gone.
+    /// The number of timers whose keys were removed.
     stale_timers: usize,
-    /// Keys that have fired and wait for another action to end, with their latest values.
+    /// Keys that have fired and wait for another action to end, in order.
     firing_order: VecDeque<K>,
     waiting_firings: HashMap<K, Firing<T>, RandomState>,
 }
@@ -64,7 +64,7 @@ pub struct KeyTable<K, T> {
 #[derive(Debug)]
 struct KeySlot<K, T> {
     entry: Option<KeyEntry<K, T>>,
-    /// How often the slot was used: a timer of an earlier use has another one.
+    /// How often the slot was used; timers of an earlier use have another stamp.
     stamp: u32,
 }
 
@@ -80,7 +80,7 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
         Self {
             times,
             spacing: FiringSpacing::new(times.spacing),
-            // Slots are numbered by 32 bits.
+            // Slots have 32-bit numbers.
             capacity: capacity.clamp(1, u32::MAX as usize),
             when_full,
             hasher: RandomState::default(),
@@ -122,7 +122,7 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
         };
         match entry.timeline.call(&times, now) {
             CallEffect::Waiting | CallEffect::TimerSet => {
-                // Its timer in the heap rings by then at the latest, and is set again.
+                // Its timer in the heap fires by then at the latest, and is set again.
                 let replaced = entry.value.replace(value);
                 (Ok((Some(key), replaced)), AfterChange::None)
             }
@@ -143,7 +143,7 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
     ) -> ChangeResult<CallResult<K, T>, K, T> {
         let mut evicted = AfterChange::None;
         let is_full = self.index.len() >= self.capacity;
-        // What has fired and waits for a slow action to end can't be hurried, and takes memory all the same.
+        // A firing that waits for a slow action can't be hurried, and takes memory all the same.
         let is_behind = self.waiting_firings.len() >= self.capacity;
         if is_behind || (is_full && self.when_full == WhenFull::Deny) {
             let capacity = self.capacity;
@@ -195,7 +195,7 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
 
     pub(super) fn flush_all(&mut self, now: Timestamp) -> ChangeResult<usize, K, T> {
         let mut flushed = self.waiting_firings.len();
-        // In the order in which their times would have come.
+        // In the order in which they were due.
         let mut timers: Vec<TimerEntry> = self.timers.drain().map(|Reverse(timer)| timer).collect();
         timers.sort_unstable();
         self.stale_timers = 0;
@@ -205,7 +205,8 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
                 .get(slot_index(slot))
                 .is_some_and(|s| s.stamp == stamp)
             {
-                // Back first: what is still needed of it stays, and what isn't is noted as stale.
+                // Push the timer back before the flush: the flush marks it as stale if its entry is
+                // removed.
                 self.timers.push(Reverse((at, slot, stamp)));
                 let (was_pending, fired, _) = self.flush_slot(slot, now);
                 flushed += usize::from(was_pending);
@@ -227,7 +228,7 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
         ((was_pending, (entry, ready)), AfterChange::None)
     }
 
-    /// Fires now, or as soon as firings are far enough apart.
+    /// Fires now, or as soon as the spacing allows.
     fn fire_or_defer(
         &mut self,
         (key, fired): KeyFiring<K, T>,
@@ -241,14 +242,14 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
         AfterChange::Fire((key, fired))
     }
 
-    /// It fires later, and by then the latest value of its key wins.
+    /// Defers a firing; the latest value of its key wins.
     fn defer_firing(&mut self, key: K, fired: Firing<T>) {
         if self.waiting_firings.insert(key.clone(), fired).is_none() {
             self.firing_order.push_back(key);
         }
     }
 
-    /// The wait of an entry is over: whether there was one, what fires and what is dropped.
+    /// Ends the wait of an entry. Returns whether there was one, the firing and the discarded value.
     fn flush_slot(
         &mut self,
         slot: u32,
@@ -262,8 +263,9 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
         }
     }
 
-    /// Ends the wait of an entry: what fires if it was pending, what is dropped, and until when the entry is needed. It is removed if
-    /// that is over: soon after a firing that the max wait or a flush brought, the next call isn't the first of a wait.
+    /// Ends the wait of an entry. Returns the firing if a value was pending, the discarded value, and
+    /// how long the entry is needed. It is removed if that has passed. Shortly after a firing by max
+    /// wait or flush, it is still needed, because the next call isn't the first of a wait.
     fn end_wait(
         &mut self,
         slot: u32,
@@ -295,7 +297,7 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
         })
     }
 
-    /// Makes room: the key whose timer rings first is over now.
+    /// Makes room by ending the wait of the key whose timer fires first.
     fn evict_earliest(&mut self, now: Timestamp) {
         while let Some(Reverse((at, slot, stamp))) = self.timers.peek().copied() {
             let place = self
@@ -307,7 +309,7 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
                 self.stale_timers = self.stale_timers.saturating_sub(1);
                 continue;
             };
-            // It may have been called since its timer was set, and then another is earlier.
+            // It may have been called since its timer was set, and then another key may be due earlier.
             let over = entry.timeline.wait_end(&self.times);
             if over > at {
                 self.timers.pop();
@@ -369,7 +371,7 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
             self.stale_timers = 0;
         }
         if self.index.is_empty() && self.slots.len() > KEPT_CAPACITY {
-            // A burst of keys is over, and its memory is freed.
+            // Free the memory after a burst of keys.
             (self.slots, self.free) = (Vec::new(), Vec::new());
             (self.timers, self.stale_timers) = (BinaryHeap::new(), 0);
             self.index = HashTable::new();
@@ -431,7 +433,7 @@ where
         if let Some(key) = self.firing_order.pop_front() {
             let fired = self.waiting_firings.remove(&key)?;
             if self.firing_order.is_empty() && self.waiting_firings.capacity() > KEPT_CAPACITY {
-                // A burst of keys is over, and its memory is freed.
+                // Free the memory after a burst of keys.
                 (self.firing_order, self.waiting_firings) = (VecDeque::new(), HashMap::default());
             }
             self.spacing.record_firing(now);
@@ -450,7 +452,7 @@ where
                 continue;
             };
             let Some(timer) = entry.timeline.timer() else {
-                // It only lasted until its last firing doesn't count any more.
+                // Such an entry only existed until its last firing doesn't count any more.
                 let until = entry.timeline.wait_end(&times);
                 self.requeue_or_remove(slot, stamp, until, now);
                 continue;
@@ -483,7 +485,7 @@ where
         self.spacing.set_back(from, to);
         let entries = self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut());
         entries.for_each(|entry| entry.timeline.set_back(from, to));
-        // All of them by as much, so their order stays.
+        // All times move by the same amount, so the heap's order stays valid.
         let timers = std::mem::take(&mut self.timers).into_vec().into_iter();
         self.timers = timers
             .map(|Reverse((at, slot, stamp))| Reverse((at.shifted(from, to), slot, stamp)))
@@ -502,7 +504,7 @@ where
 }
 
 impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
-    /// The wait of an entry whose timer is out of the heap is over.
+    /// Ends the wait of an entry whose timer was taken out of the heap.
     fn end_wait_of_timer(
         &mut self,
         slot: u32,
@@ -513,13 +515,13 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
         if until > now {
             self.push((until, slot, stamp));
         } else {
-            // Its timer is out of the heap, so there is none that is stale.
+            // Its timer isn't in the heap, so removing the entry left no stale one.
             self.stale_timers = self.stale_timers.saturating_sub(1);
         }
         fired
     }
 
-    /// An entry without a timer is forgotten, or kept until its last firing doesn't count any more.
+    /// Removes an entry without a timer, or keeps it until its last firing doesn't count any more.
     fn requeue_or_remove(&mut self, slot: u32, stamp: u32, until: Timestamp, now: Timestamp) {
         if until > now {
             self.push((until, slot, stamp));
@@ -530,10 +532,10 @@ impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
     }
 }
 
-/// How many slots an empty table keeps.
+/// The number of slots that an empty table keeps.
 const KEPT_CAPACITY: usize = 1024;
 
-/// By a quarter, so that a million keys don't take the memory of two.
+/// Grows by a quarter instead of doubling, so that a million keys don't take the memory of two million.
 fn grow_by_quarter<T>(slots: &mut Vec<T>) {
     if slots.len() == slots.capacity() {
         slots.reserve_exact(growth(slots.len()));

@@ -1,12 +1,14 @@
-//! Places in the source, each with its limit and how much was suppressed: a table of fixed size, without a lock.
+//! Places in the source, each with its limit and its suppressed count: a lock-free table of fixed size.
 //!
 //! # Memory ordering
-//! A slot is taken by one compare-and-swap of its key from 0, and is never given to another key: whoever sees the key
-//! sees a slot whose limit was made with the table. The metadata is set by whoever took the slot, once, and is only read
-//! for a summary, which does without if it isn't there yet.
+//! A slot is taken by one compare-and-swap of its key from 0, and is never given to another key: a
+//! thread that sees the key sees a slot whose limit was made with the table. The thread that took the
+//! slot sets the metadata, once. It is read only for a summary, which does without it if it isn't set
+//! yet.
 //!
-//! A count is set to 0 (release) after the summary was marked as not due. Whoever counts the next event (acquire) and finds
-//! 0 sees that mark, and begins the next summary. Were it to miss the mark, the count would never be told.
+//! A count is set to 0 (release) after the summary was marked as not scheduled. The thread that counts
+//! the next event (acquire) and finds 0 sees that mark, and schedules the next summary. If it could
+//! miss the mark, the count would never be logged.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,17 +16,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate::{Clock, LimitError, Limiter};
 use tracing::Metadata;
 
-/// How many slots are looked at for a key.
+/// The number of slots that are tried for a key.
 const MAX_PROBES: usize = 8;
 
 pub(super) struct CallsiteTable<C: Clock> {
     slots: Box<[CallsiteEntry<C>]>,
-    /// For all that find no slot.
+    /// For all places without a slot.
     overflow: CallsiteEntry<C>,
     suppressed: AtomicU64,
 }
 
-/// One place, or all that share a limit.
+/// One place, or all places that share a limit.
 pub(super) struct CallsiteEntry<C: Clock> {
     key: AtomicU64,
     limiter: Limiter<C>,
@@ -48,13 +50,13 @@ impl<C: Clock> CallsiteEntry<C> {
         self.limiter.allow()
     }
 
-    /// Counts an event that isn't shown. Whether it is the first since the last summary.
+    /// Counts a suppressed event. Returns whether it is the first since the last summary.
     #[inline]
     pub(super) fn suppress(&self) -> bool {
         self.suppressed.fetch_add(1, Ordering::Acquire) == 0
     }
 
-    /// What it is the place of, if it is one.
+    /// The metadata of the place; none for the shared entry.
     pub(super) fn metadata(&self) -> Option<&'static Metadata<'static>> {
         self.metadata.get().copied()
     }
@@ -76,7 +78,7 @@ impl<C: Clock> CallsiteTable<C> {
         })
     }
 
-    /// The place of a key.
+    /// The entry of a key.
     #[inline]
     pub(super) fn place(
         &self,
@@ -84,7 +86,8 @@ impl<C: Clock> CallsiteTable<C> {
         metadata: &'static Metadata<'static>,
     ) -> &CallsiteEntry<C> {
         let mask = self.slots.len() - 1;
-        // Metadata lies at multiples of eight, so the low bits say nothing: a multiplication mixes them.
+        // Metadata is aligned to eight bytes, so the low bits of its address are equal: a
+        // multiplication mixes them.
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let start = usize::try_from(mixed >> 32).unwrap_or(0);
         for probe in 0..MAX_PROBES {
@@ -110,7 +113,7 @@ impl<C: Clock> CallsiteTable<C> {
         &self.overflow
     }
 
-    /// How many events were suppressed so far.
+    /// The number of suppressed events so far.
     pub(super) fn suppressed(&self) -> u64 {
         let open = self
             .all()
@@ -118,7 +121,7 @@ impl<C: Clock> CallsiteTable<C> {
         self.suppressed.load(Ordering::Relaxed) + open.sum::<u64>()
     }
 
-    /// What was suppressed since this was asked last.
+    /// Passes on the events that were suppressed since the last call.
     pub(super) fn drain_suppressed(&self, mut tell: impl FnMut(&CallsiteEntry<C>, u64)) {
         for place in self.all() {
             let count = place.suppressed.swap(0, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Work that a pacer runs when its turn has come.
+//! Work that a pacer runs when it is due.
 
 use std::fmt;
 use std::future::{poll_fn, ready};
@@ -14,13 +14,13 @@ use tollgate::internal::ignore_poison;
 use super::{PaceDenied, WorkPacer};
 use crate::executor;
 
-/// Work that was submitted won't end: it panicked, or the runtime that it was to run in is gone.
+/// The submitted work won't end: it panicked, or its runtime has shut down.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[display("the work that was submitted panicked, or its runtime is gone")]
 pub struct WorkLost;
 
-/// Work that waits for its turn or runs: await it for its result. Dropping it lets the work go on by itself;
-/// [`cancel`](Self::cancel) takes it out of the queue.
+/// Submitted work that is queued or runs: await it for its result. Dropping it detaches the work;
+/// [`cancel`](Self::cancel) removes it from the queue.
 pub struct SubmittedWork<R> {
     shared: Arc<TaskCell<R>>,
 }
@@ -31,9 +31,9 @@ struct TaskCell<R> {
 
 struct TaskState<R> {
     stage: TaskStage<R>,
-    /// Who awaits the result.
+    /// The waker of the task that awaits the result.
     waker: Option<Waker>,
-    /// Wakes the task, to see that it was cancelled.
+    /// Wakes the work's own task, so that it sees the cancellation.
     task_waker: Option<Waker>,
 }
 
@@ -47,11 +47,11 @@ enum TaskStage<R> {
 }
 
 impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
-    /// Submits work that is run when its turn has come: as a task of the tokio runtime that this is called in (feature `tokio`), or
-    /// else on a thread of this crate.
+    /// Submits work that runs when it is due: as a task of the current tokio runtime (feature `tokio`),
+    /// or else on a thread of this crate.
     ///
     /// # Errors
-    /// [`PaceDenied`] at once if the queue is full; it says how long the queue is.
+    /// [`PaceDenied`] immediately if the queue is full, with the length of the queue.
     ///
     /// ```
     /// use std::time::Duration;
@@ -76,10 +76,11 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
         self.submit_async(move || ready(work()))
     }
 
-    /// As [`submit`](Self::submit), for async work. The rate is that at which works begin: several may run at once.
+    /// As [`submit`](Self::submit), for async work. The rate is that of starts: several works may run
+    /// concurrently.
     ///
     /// # Errors
-    /// [`PaceDenied`] at once if the queue is full.
+    /// [`PaceDenied`] immediately if the queue is full.
     pub fn submit_async<R, F, W>(&self, work: F) -> Result<SubmittedWork<R>, PaceDenied>
     where
         R: Send + 'static,
@@ -87,7 +88,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
         W: Future<Output = R> + Send + 'static,
     {
         let mut turn = Box::pin(self.pace().into_future());
-        // The place is taken here and now, or there is none.
+        // Poll once now, to join the queue or be denied before returning.
         let begun = turn.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let turn = match begun {
             Poll::Ready(Ok(_)) => None,
@@ -104,7 +105,8 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
         let end = TaskGuard(Arc::clone(&shared));
         executor::spawn(self.clock(), async move {
             if let Some(mut turn) = turn {
-                // Until its turn has come, or it is cancelled. It has a place already, so only a clock that was set refuses it.
+                // Until it is due or cancelled. It has joined the queue already, so only a clock that
+                // was set back can deny it.
                 let has_turn = poll_fn(|context| {
                     if !end.0.register_task(context.waker()) {
                         return Poll::Ready(false);
@@ -118,7 +120,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
             if !end.0.start() {
                 return;
             }
-            // A panic leaves the end to say so, and isn't that of whoever wakes the task.
+            // A panic ends the task without a result, and must not reach the thread that wakes it.
             let mut running = pin!(async move { work().await });
             let result = poll_fn(|context| {
                 let poll = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(context)));
@@ -132,7 +134,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
     }
 }
 
-/// When the task is gone without a result, whoever awaits it is told.
+/// Notifies the waiting caller when the task ends without a result.
 struct TaskGuard<R>(Arc<TaskCell<R>>);
 
 impl<R> Drop for TaskGuard<R> {
@@ -145,7 +147,7 @@ impl<R> Drop for TaskGuard<R> {
 }
 
 impl<R> TaskCell<R> {
-    /// Whether it wasn't cancelled. If it is, it wakes this.
+    /// Registers the task's waker; returns false if the work was cancelled.
     fn register_task(&self, task: &Waker) -> bool {
         let mut state = self.lock();
         if matches!(state.stage, TaskStage::Cancelled) {
@@ -153,7 +155,7 @@ impl<R> TaskCell<R> {
         }
         let old = state.task_waker.replace(task.clone());
         drop(state);
-        // Dropping a waker may drop a task: not under the lock.
+        // Dropping a waker may drop a task, so it isn't dropped under the lock.
         drop(old);
         true
     }
@@ -183,7 +185,7 @@ impl<R> TaskCell<R> {
 }
 
 impl<R> SubmittedWork<R> {
-    /// Takes it out of the queue, so that its turn is the next one's. Whether it hadn't begun.
+    /// Removes it from the queue, so that the next waiter moves up. Returns whether it hadn't begun.
     pub fn cancel(self) -> bool {
         let mut state = self.shared.lock();
         let is_queued = matches!(state.stage, TaskStage::Queued);

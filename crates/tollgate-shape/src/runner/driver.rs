@@ -11,12 +11,12 @@ use tollgate::{Clock, Timestamp};
 
 use super::{Action, ActionScope, DriverStep, JobEnd, OutcomeFuture, PendingStore, Runner};
 
-/// How many actions run before other tasks of the executor get their turn.
+/// How many actions run before other tasks of the executor may run.
 const JOBS_PER_POLL: usize = 32;
 
 pin_project! {
-    /// Runs what becomes due, and sleeps in between: to be spawned on an executor of your choice. It ends when it is
-    /// stopped. Dropping it stops what it drives.
+    /// Runs what becomes due, and sleeps in between. It ends when its runner is stopped; dropping it
+    /// stops the runner.
     #[must_use = "nothing runs unless this is spawned or awaited"]
     pub(crate) struct RunnerDriver<S: PendingStore, C: Clock> {
         work: Arc<Runner<S, C>>,
@@ -63,7 +63,7 @@ impl<S: PendingStore, C: Clock + Clone> Future for RunnerDriver<S, C> {
                     Ok(poll) => JobEnd::Completed(ready!(poll)),
                     Err(_) => JobEnd::Panicked,
                 };
-                // What it has captured goes before it counts as ended.
+                // Drop its captures before it counts as ended.
                 let drops = || *this.running = None;
                 let dropped = catch_unwind(AssertUnwindSafe(drops));
                 drop(inside);
@@ -92,7 +92,7 @@ impl<S: PendingStore, C: Clock + Clone> Future for RunnerDriver<S, C> {
                     ready!(this.sleep.as_mut().poll(context));
                 }
                 DriverStep::Idle => {
-                    // A timer that was set for what isn't due any more is dropped.
+                    // Drop a timer that was set for a job that isn't due any more.
                     let clock = this.work.clock.clone();
                     this.sleep.set(sleep_until(clock, Timestamp::MAX));
                     return Poll::Pending;

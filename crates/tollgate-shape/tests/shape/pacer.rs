@@ -136,7 +136,7 @@ fn a_deadline_that_cannot_be_met_fails_at_once() {
     assert_eq!(poll, Poll::Ready(Err(expect)));
     assert_eq!(
         expect.to_string(),
-        "the deadline is too soon: 4 wait, and its turn would come in 500ms"
+        "the deadline is too soon: 4 waiting, and the wait would be 500ms"
     );
     go_to(&clock, 400);
     let deadline = Timestamp::from_millis(500);

@@ -1,4 +1,4 @@
-//! The future of `acquire().await`: a place in line and one alarm, only if it has to wait.
+//! The future of `acquire().await`: a queue position and one timer, only if it has to wait.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -18,7 +18,7 @@ use crate::wait_queue::{QueuedWaiterFuture, WaitQueue};
 use crate::{RateDenied, Reservation};
 
 pin_project! {
-    /// The future that [`Acquire`] turns into. Dropping it frees the place in line.
+    /// The future that [`Acquire`] turns into. Dropping it leaves the queue.
     #[must_use = "futures do nothing unless awaited"]
     pub struct AcquireFuture<H: LimitHandle> {
         #[pin]
@@ -38,7 +38,7 @@ pin_project! {
             jitter: Duration,
             arrived: Timestamp,
         },
-        // Its turn came, and it waits for its random delay.
+        // The tokens are granted, and it waits for its random delay.
         Jittering {
             home: H,
             #[pin]
@@ -51,7 +51,7 @@ pin_project! {
 }
 
 impl<H: LimitHandle> Acquire<H> {
-    /// Waits, and returns the charge as a reservation whose time has come, so that it can still be cancelled.
+    /// Waits, and returns the charge as a reservation that is due, so that it can still be cancelled.
     ///
     /// # Errors
     /// As [`wait_blocking`](Self::wait_blocking).

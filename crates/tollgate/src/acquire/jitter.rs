@@ -1,11 +1,11 @@
-//! Random delays that need no quality, only that threads differ.
+//! Random delays: they need no good randomness, only that threads differ.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// A random duration from zero up to and including `most`.
 pub(super) fn random_up_to(most: Duration) -> Duration {
-    // std seeds a thread's first one from the system, and gives each after it other keys.
+    // std seeds a thread's first state from the system, and gives each later one other keys.
     let random = u128::from(RandomState::new().hash_one(0));
     let nanos = random % most.as_nanos().saturating_add(1);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! Waiting for a permit: a place in a queue that is left again however the wait ends.
+//! Waiting for a permit: a queue position that is left however the wait ends.
 
 use std::task::Waker;
 use std::time::Duration;
@@ -19,17 +19,17 @@ mod future;
 #[cfg(not(any(loom, shuttle)))]
 pub use future::AcquireFuture;
 
-/// A request to wait for a permit: await it, or call [`wait_blocking`](Self::wait_blocking).
+/// A wait for a permit: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///
-/// Permits are given in the order in which the waits started, whatever their weight: one that asks
-/// for much is not overtaken by those that ask for less, though they would fit. A newcomer that
-/// doesn't wait ([`try_acquire`](super::ConcurrencyLimiter::try_acquire)) doesn't overtake either.
+/// Permits are granted in the order in which the waits started, whatever their weight: a heavy waiter
+/// isn't overtaken by lighter ones that would fit. A request that doesn't wait
+/// ([`try_acquire`](super::ConcurrencyLimiter::try_acquire)) doesn't overtake either.
 ///
-/// Dropping the future leaves the queue, and passes on what it may have been given meanwhile. A
-/// permit that was given in time is delivered, however late the wake-up.
+/// Dropping the future leaves the queue, and passes a permit that was granted meanwhile on to the next
+/// waiter. A permit that was granted in time is delivered, however late the wake-up.
 ///
-/// Without a timeout it waits for as long as it takes. It can be awaited on any executor; a timeout
-/// runs as a wait for a rate does, and panics where [`Acquire`](crate::wait::Acquire) would.
+/// Without a timeout the wait is unbounded. It can be awaited on any executor. A timeout uses the same
+/// timers as a wait for a rate, and panics where [`Acquire`](crate::wait::Acquire) does.
 #[cfg_attr(
     feature = "tokio",
     doc = r#"
@@ -51,7 +51,7 @@ assert!(limiter.acquire().await.is_ok());
 ```
 "#
 )]
-#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[must_use = "no wait begins until this is awaited, or `wait_blocking` is called"]
 #[derive(Debug)]
 pub struct Acquire<H: PermitSource> {
     /// Or why the key has no gate.
@@ -60,7 +60,7 @@ pub struct Acquire<H: PermitSource> {
     wait_limit: WaitLimit,
 }
 
-/// Where a wait stands after it was started.
+/// The state of a wait after its start.
 enum StartedAcquire<H: PermitSource> {
     Acquired(Permit<H>),
     Waiting {
@@ -78,24 +78,25 @@ impl<H: PermitSource> Acquire<H> {
         }
     }
 
-    /// Fails if it takes longer than this. Zero asks once and doesn't wait.
+    /// Fails if the wait takes longer than this. Zero tries once and doesn't wait.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.wait_limit = WaitLimit::Timeout(timeout);
         self
     }
 
-    /// Fails if it takes until this time on the limiter's clock, and at once if that is over, even
-    /// when there is room. If the clock is set back by more than a minute meanwhile, this moves with it.
+    /// Fails if the wait isn't over by this time on the limiter's clock, and immediately if that time
+    /// has passed, even if there is room. If the clock is set back by more than a minute during the
+    /// wait, the deadline moves with it.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
         self.wait_limit = WaitLimit::Deadline(deadline);
         self
     }
 
-    /// Blocks the thread until it has its permit.
+    /// Blocks the thread until the permit is acquired.
     ///
     /// # Errors
-    /// [`PermitDenied`]: at once if it can never pass, too many are waiting or the deadline
-    /// has passed; later if the deadline passes, or the limit falls below what is asked for.
+    /// [`PermitDenied`]: immediately if it can never pass, the queue is full or the deadline has
+    /// passed; later if the deadline passes, or the limit falls below the weight.
     ///
     /// ```
     /// use std::thread;
@@ -135,7 +136,7 @@ impl<H: PermitSource> Acquire<H> {
         }
     }
 
-    /// Enters, joins the queue, or says at once why not.
+    /// Acquires immediately, joins the queue, or returns why it can do neither.
     fn start(self) -> Result<StartedAcquire<H>, PermitDenied> {
         let (home, weight) = (self.home?, self.weight);
         let until = match self.wait_limit {
@@ -196,27 +197,27 @@ fn deny<H: PermitSource>(home: &H, why: fn(super::Occupancy) -> PermitDenied) ->
     home.refusal(why(home.gate().occupancy()))
 }
 
-/// A place in the queue; dropping it leaves the queue.
+/// A position in the queue; dropping it leaves the queue.
 #[derive(Debug)]
 struct QueuedAcquire<H: PermitSource> {
-    /// Taken out once the wait is over.
+    /// Taken out once the wait has ended.
     home: Option<H>,
     waiter: WaiterId,
     weight: u32,
 }
 
 impl<H: PermitSource> QueuedAcquire<H> {
-    /// How the wait ended, or nothing yet: then this waker is woken when it does.
+    /// The result of the wait; none while it lasts, and then this waker is woken when it ends.
     fn poll_grant(&mut self, waker: &Waker) -> Option<Result<Permit<H>, PermitDenied>> {
         let told = self.home.as_ref()?.gate().poll_grant(self.waiter, waker)?;
         let home = self.take_home()?;
         Some(self.permit_result(home, told))
     }
 
-    /// The deadline has passed: leaves the queue, unless the wait ended just before.
+    /// Leaves the queue after the deadline, unless the wait ended just before.
     fn expire(mut self) -> Result<Permit<H>, PermitDenied> {
         let Some(home) = self.take_home() else {
-            unreachable!("a place is left once: by its answer, its deadline or its drop");
+            unreachable!("a queue position is left once: by its result, its deadline or its drop");
         };
         match home.gate().abandon(self.waiter) {
             Some(told) => self.permit_result(home, told),

@@ -1,4 +1,4 @@
-//! What can be chosen about a concurrency limiter before it is built.
+//! The settings of a concurrency limiter before it is built.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::wait_queue::waiter_count::WaiterCount;
 /// use std::time::Duration;
 /// use tollgate::ConcurrencyLimiter;
 ///
-/// // A bulkhead: ten calls at once, twenty more may wait, none of them for longer than 100 ms.
+/// // A bulkhead: ten concurrent calls, twenty more may wait, none of them for longer than 100 ms.
 /// let bulkhead = ConcurrencyLimiter::builder(10)
 ///     .max_waiters(20)
 ///     .timeout(Duration::from_millis(100))
@@ -25,7 +25,7 @@ use crate::wait_queue::waiter_count::WaiterCount;
 /// ```
 pub type Builder<C = DefaultClock> = WithClock<Settings, C>;
 
-/// What is chosen of a concurrency limiter before it is built, but for its clock.
+/// The settings of a concurrency limiter, except its clock.
 pub struct Settings {
     limit: u32,
     max_waiters: usize,
@@ -45,26 +45,26 @@ impl Builder {
 }
 
 impl<C> Builder<C> {
-    /// How many may wait at once; one more gets
-    /// [`QueueFull`](super::PermitDenied::QueueFull). The default is 65,536.
+    /// The most waiters; one more gets [`QueueFull`](super::PermitDenied::QueueFull). The default is
+    /// 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self
     }
 
-    /// Lets any number wait. Only for callers that are bounded elsewhere.
+    /// Removes the bound on waiters. Only for callers that are bounded elsewhere.
     pub fn unbounded_waiters(self) -> Self {
         self.max_waiters(usize::MAX)
     }
 
-    /// How long a wait may take if the call doesn't say: without end, unless this is given. A call
-    /// that wants no end then says `timeout(Duration::MAX)`.
+    /// The timeout of calls that set none. Without it, such calls wait without a bound; with it, a call
+    /// that needs no bound sets `timeout(Duration::MAX)`.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = Some(timeout);
         self
     }
 
-    /// Tells this observer of every permit that ends.
+    /// Notifies this observer of every permit that ends.
     pub fn observer(mut self, observer: impl PermitObserver + 'static) -> Self {
         self.settings.observer = Some(Box::new(observer));
         self
@@ -72,7 +72,7 @@ impl<C> Builder<C> {
 }
 
 impl<C: ClockChoice> Builder<C> {
-    /// Builds it on the clock that was given, or the default one.
+    /// Builds it on the chosen clock, or on the default one.
     pub fn build(self) -> ConcurrencyLimiter<C::Clock> {
         let context = PermitSettings {
             counters: ConcurrencyCounters::new(),

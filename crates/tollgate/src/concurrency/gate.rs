@@ -1,20 +1,21 @@
-//! The state of one concurrency limit: a word that decides, and a queue for those who wait.
+//! The state of one concurrency limit: a word that decides, and a queue of waiters.
 //!
 //! # The word
-//! In use, the limit, and whether anybody is queued lie in one atomic word, so a decision is one
-//! compare-and-swap on all three: nobody passes on a limit that was changed meanwhile, and nobody
-//! overtakes the queue. The queue lies behind a lock that only waiting takes.
+//! The permits in use, the limit, and whether anybody is queued are one atomic word. So a decision is
+//! one compare-and-swap on all three: no request passes by a limit that was changed meanwhile, and none
+//! overtakes the queue. The queue is behind a lock that only waiting takes.
 //!
-//! * The flag is set exactly while the queue holds somebody; only the holder of the lock changes it.
-//! * While it is set, only the holder of the lock adds to what is in use. Others may give back.
-//! * Whoever gives back reads the flag with the same operation. If it was clear, then whoever sets
-//!   it later sees what was given back. If it was set, the giver takes the lock and admits the head.
-//!   So no wake-up is lost.
+//! * The flag is set exactly while the queue isn't empty; only the holder of the lock changes it.
+//! * While it is set, only the holder of the lock adds to the permits in use. Others may release.
+//! * A release reads the flag in the same atomic operation. If the flag was clear, a thread that sets
+//!   it later sees the release. If it was set, the releasing thread takes the lock and admits the head
+//!   of the queue. So no wake-up is lost.
 //!
 //! # Memory ordering
-//! All of this is about the order of changes to one word, which every ordering keeps. Giving back
-//! releases and entering acquires, so that what was done under a permit is seen by whoever has it
-//! next; those who enter from the queue get the same from the lock, which both sides take.
+//! All of this depends on the order of changes to one word, which every ordering keeps. A release has
+//! release ordering and an acquire has acquire ordering, so that the next holder of a permit sees what
+//! was done under it. Waiters that enter from the queue get the same guarantee from the lock, which
+//! both sides take.
 
 use std::task::Waker;
 
@@ -31,20 +32,21 @@ pub(crate) const MAX_LIMIT: u32 = (1 << 31) - 1;
 const QUEUED: u64 = 1 << 63;
 const LIMIT_SHIFT: u32 = 32;
 
-/// One limit and those who wait for it.
+/// One limit and its waiters.
 #[derive(Debug)]
 pub struct Gate {
     word: AtomicU64,
-    /// How many are queued, to be read without the lock.
+    /// The number of waiters, readable without the lock.
     queued: AtomicUsize,
     queue: Mutex<WaitQueue>,
 }
 
-/// What the word says.
+/// The unpacked word.
 #[derive(Clone, Copy, Debug)]
 struct GateWord(u64);
 
-/// Those who wait, in the order in which they came, and the results of waits whose tasks have not looked yet.
+/// Waiters in the order in which they came, and the results of waits that their tasks haven't polled
+/// yet.
 #[derive(Debug)]
 struct WaitQueue {
     places: WaiterPlaces<Grant>,
@@ -61,7 +63,7 @@ impl WaitQueue {
         }
     }
 
-    /// Who is first, and what it asks for.
+    /// The head of the queue, and its weight.
     fn first(&self) -> Option<(WaiterId, u32)> {
         let first = self.fifo.first()?;
         Some((first, waiter_weight(self.places.get(first)?)))
@@ -71,7 +73,7 @@ impl WaitQueue {
         self.places.finish(&mut self.fifo, id, told);
     }
 
-    /// Whom to wake after a change, once the lock is released.
+    /// The wakers to wake after a change, once the lock is released.
     fn wake_finished(&mut self) -> PendingWakeups {
         let woken = self
             .wakers
@@ -90,13 +92,13 @@ fn waiter_weight(place: &WaiterPlace<Grant>) -> u32 {
 /// How a wait in the queue ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grant {
-    /// It has its permit; so much is in flight with it.
+    /// The permit was granted; with it, this many permits are in use.
     Granted { in_flight: u32 },
-    /// The limit fell below what it asks for.
+    /// The limit fell below the weight.
     Never,
 }
 
-/// What came of asking to enter or to be queued.
+/// The result of joining.
 #[derive(Debug)]
 pub(super) enum JoinOutcome {
     Entered { in_flight: u32 },
@@ -126,7 +128,8 @@ impl GateWord {
         u64::from(self.in_use()) + u64::from(weight) <= u64::from(self.limit())
     }
 
-    /// With so much more in use; the caller has seen that it fits, so nothing carries over.
+    /// Adds to the permits in use. The caller has checked that it fits, so nothing carries over into
+    /// the limit's bits.
     fn with_added(self, weight: u32) -> Self {
         Self(self.0 + u64::from(weight))
     }
@@ -153,7 +156,7 @@ impl Gate {
         }
     }
 
-    /// The limit in force.
+    /// The current limit.
     #[inline]
     pub(super) fn limit(&self) -> u32 {
         GateWord(self.word.load(Ordering::Relaxed)).limit()
@@ -164,7 +167,7 @@ impl Gate {
         Occupancy {
             limit: word.limit(),
             in_use: word.in_use(),
-            // The flag decides, and the count may be a moment behind it.
+            // The flag decides, because the count may lag behind it.
             waiting: if word.is_queued() {
                 self.queued.load(Ordering::Relaxed).max(1)
             } else {
@@ -173,14 +176,14 @@ impl Gate {
         }
     }
 
-    /// Whether a newcomer of this weight would enter.
+    /// Whether a new request of this weight would enter now.
     #[inline]
     pub(crate) fn fits(&self, weight: u32) -> bool {
         let word = GateWord(self.word.load(Ordering::Relaxed));
         !word.is_queued() && word.fits(weight)
     }
 
-    /// Enters if it fits and nobody waits; what is in flight then.
+    /// Enters if it fits and nobody waits. Returns the permits in use afterwards.
     #[inline]
     pub(super) fn try_enter(&self, weight: u32) -> Option<u32> {
         self.update_word(Ordering::Acquire, |word| {
@@ -189,7 +192,7 @@ impl Gate {
         .map(GateWord::in_use)
     }
 
-    /// As [`try_enter`](Self::try_enter) while no more than this part of the limit is in use then, but one at least.
+    /// As [`try_enter`](Self::try_enter), but only up to this percentage of the limit, and at least 1.
     #[inline]
     pub(super) fn try_enter_within(&self, weight: u32, percent: u8) -> Option<u32> {
         self.update_word(Ordering::Acquire, |word| {
@@ -200,13 +203,13 @@ impl Gate {
         .map(GateWord::in_use)
     }
 
-    /// Enters whether it fits or not: somebody was promised that.
+    /// Enters even above the limit, for a caller to which this was promised.
     pub(super) fn enter_over_limit(&self, weight: u32) -> u32 {
         let before = self.word.fetch_add(u64::from(weight), Ordering::Acquire);
         GateWord(before).in_use().saturating_add(weight)
     }
 
-    /// Gives back what was entered with, and admits whoever that makes room for.
+    /// Releases this weight, and admits waiters that fit now.
     #[inline]
     pub(super) fn release(&self, weight: u32) {
         let before = self.word.fetch_sub(u64::from(weight), Ordering::Release);
@@ -215,12 +218,12 @@ impl Gate {
         }
     }
 
-    /// Enters, or takes a place at the end of the queue if fewer than `most` are there.
-    /// A place has no waker until it is [asked](Self::ask) for its result.
+    /// Enters, or joins the queue if fewer than `most` wait. The position has no waker until
+    /// [`poll_grant`](Self::poll_grant).
     pub(super) fn enqueue(&self, weight: u32, most: usize) -> JoinOutcome {
         let mut queue = ignore_poison(self.queue.lock());
         if queue.fifo.len() == 0 {
-            // What is given back up to the moment that sets the flag is seen here.
+            // Releases up to the moment that sets the flag are seen here; later ones see the flag.
             let mut never = false;
             let stepped = self.update_word(Ordering::Acquire, |word| {
                 never = weight > word.limit();
@@ -245,7 +248,7 @@ impl Gate {
         } else if queue.fifo.len() >= most {
             return JoinOutcome::QueueFull;
         }
-        // Whoever waits here keeps its own time.
+        // A waiter here keeps its own timeout.
         let waiter = WaiterPlace::new(Timestamp::ZERO, u64::from(weight), None, ());
         let WaitQueue {
             places, fifo: line, ..
@@ -256,7 +259,7 @@ impl Gate {
         JoinOutcome::Queued { place }
     }
 
-    /// How a wait ended. Nothing if it hasn't yet: then this waker is woken when it does.
+    /// How a wait ended; none while it lasts, and then this waker is woken when it ends.
     pub(super) fn poll_grant(&self, place: WaiterId, waker: &Waker) -> Option<Grant> {
         self.with_queue(|queue| {
             let told = queue.places.collect(place);
@@ -268,7 +271,7 @@ impl Gate {
         })
     }
 
-    /// Leaves the queue; or, if the wait ended meanwhile, returns how.
+    /// Leaves the queue; if the wait ended meanwhile, returns how.
     pub(super) fn abandon(&self, place: WaiterId) -> Option<Grant> {
         self.with_queue(|queue| {
             let told = queue.places.collect(place);
@@ -291,8 +294,8 @@ impl Gate {
         self.change_limit(limit).wake();
     }
 
-    /// Changes the limit: admits waiters that it makes room for, and refuses those that ask for more than it. They are
-    /// woken by what this returns, under no lock.
+    /// Changes the limit: admits waiters that fit now, and denies those whose weight is above it. The
+    /// returned wakers must be woken without holding a lock.
     pub(super) fn change_limit(&self, limit: u32) -> PendingWakeups {
         let mut queue = ignore_poison(self.queue.lock());
         self.update_word(Ordering::Relaxed, |word| Some(word.with_limit(limit)));
@@ -322,11 +325,12 @@ impl Gate {
     fn admit_first(&self, queue: &mut WaitQueue) -> Option<()> {
         let (first, weight) = queue.first()?;
         let last = queue.fifo.len() == 1;
-        // Acquire: the lock orders this after whoever took it to make room, but another may have
-        // given back since and be on its way to the lock.
+        // Acquire: the lock orders this after the thread that took it to make room, but another thread
+        // may have released since and be on its way to the lock.
         let entered = self.update_word(Ordering::Acquire, |word| {
             let entered = word.fits(weight).then(|| word.with_added(weight))?;
-            // The flag falls with the last one's entry, so that no newcomer is refused in between.
+            // The flag is cleared together with the last entry, so that no new request is denied in
+            // between.
             Some(if last {
                 entered.without_queued()
             } else {
@@ -339,7 +343,7 @@ impl Gate {
         Some(())
     }
 
-    /// Keeps the flag and the count in step with the queue, under its lock.
+    /// Updates the flag and the count to match the queue, under its lock.
     fn store_queue_length(&self, queue: &WaitQueue) {
         let length = queue.fifo.len();
         self.queued.store(length, Ordering::Relaxed);
@@ -350,7 +354,7 @@ impl Gate {
         }
     }
 
-    /// Changes the word by compare-and-swap unless `to` declines; what it became.
+    /// Changes the word by compare-and-swap unless `to` declines. Returns the new word.
     #[inline]
     fn update_word(
         &self,
@@ -370,7 +374,7 @@ impl Gate {
         }
     }
 
-    /// Changes the queue, and wakes the waiters that are affected.
+    /// Changes the queue, and wakes the affected waiters.
     fn with_queue<T>(&self, change: impl FnOnce(&mut WaitQueue) -> T) -> T {
         let mut queue = ignore_poison(self.queue.lock());
         let result = change(&mut queue);
@@ -381,11 +385,11 @@ impl Gate {
     }
 }
 
-/// So many percent of a limit, rounded down, and one at least if there is any.
+/// This percentage of a limit, rounded down; at least 1 unless the limit is 0.
 #[inline]
 pub fn percent_of_limit(limit: u32, percent: u8) -> u32 {
     let part = u64::from(limit) * u64::from(percent.min(100)) / 100;
-    // No part is more than the whole, so it fits.
+    // A part is at most the whole, so it fits.
     u32::try_from(part)
         .unwrap_or(limit)
         .clamp(limit.min(1), limit)

@@ -1,4 +1,5 @@
-//! `KeyedConcurrencyLimiter`: how many at once for each key, in memory bounded by the keys in flight.
+//! `KeyedConcurrencyLimiter`: a concurrency limit for each key, with memory bounded by the keys in
+//! flight.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -26,17 +27,19 @@ pub use key::{Key, KeyedPermit, KeyedPermitSource, OwnedKeyedPermit};
 
 use shard::{LimitSource, Shard};
 
-/// How many at once for each key, as a tenant: a [`ConcurrencyLimiter`](super::ConcurrencyLimiter)
-/// for each key that has anything in flight or queued.
+/// A concurrency limit for each key, such as a tenant: a
+/// [`ConcurrencyLimiter`](super::ConcurrencyLimiter) for each key that has anything in flight or
+/// queued.
 ///
-/// A key with nothing in flight has no entry, so nothing has to expire and memory is bounded by what is in
-/// flight; the capacity bounds the number of keys. Beyond it [`WhenFull`] says what happens to new ones. A
-/// table of more than 2,047 keys has several shards, each with some room to spare, so it may hold up to 26 %
-/// more. A key that got a permit of the shared limit, and later a slot, may have permits of both.
+/// A key with nothing in flight has no entry. So nothing has to expire, and memory is bounded by what
+/// is in flight; the capacity bounds the number of keys. When it is reached, [`WhenFull`] defines what
+/// happens to new keys. A table of more than 2,047 keys has several shards, each with some room to
+/// spare, so it may hold up to 26 % more. A key that got a permit of the shared limit, and later an
+/// entry of its own, may have permits of both.
 ///
-/// Keys are looked up by anything that they borrow as (`&str` for `String`), and a key is cloned
-/// when it gets its entry. Asking takes the lock of one of up to 256 shards, and so does ending a
-/// permit. Locks are taken in one order, shard before queue, and no waker is woken under any.
+/// Keys are looked up by any type that they borrow as (`&str` for `String`), and a key is cloned when
+/// it gets its entry. Each acquire and each release takes the lock of one of up to 256 shards. Locks
+/// are taken in one order, shard before queue, and no waker is woken while a lock is held.
 ///
 /// ```
 /// use tollgate::KeyedConcurrencyLimiter;
@@ -53,33 +56,33 @@ pub struct KeyedConcurrencyLimiter<K, C: Clock = Monotonic> {
     shards: Box<[Padded<Mutex<Shard<K>>>]>,
     shard_layout: ShardLayout,
     hasher: KeyHasher,
-    /// The limit of keys whose calls give none; read and applied under the lock of a shard.
+    /// The limit of calls that set none; read and applied under the lock of a shard.
     limit: AtomicU64,
     at_cap: WhenFull,
-    /// The gate that keys without a slot share.
+    /// The gate that keys without an entry share.
     overflow_gate: Arc<Gate>,
     context: PermitSettings<C>,
 }
 
 impl<K> KeyedConcurrencyLimiter<K> {
-    /// So many at once for each of at least `capacity` keys, on the default clock.
+    /// A limit for each of at least `capacity` keys, on the default clock.
     pub fn new(limit: u32, capacity: usize) -> Self {
         Self::builder(limit, capacity)
             .clock(Monotonic::new())
             .build_unchecked()
     }
 
-    /// Chooses the policy at the capacity, the bounds on waiting, and the clock.
+    /// A builder for the behaviour of a full table, the bounds on waiting, and the clock.
     pub fn builder(limit: u32, capacity: usize) -> KeyedBuilder<K> {
         KeyedBuilder::new(limit, capacity)
     }
 }
 
 impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
-    /// A permit of this key now, or why not.
+    /// Acquires a permit of this key without waiting.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, PermitDenied>
     where
         K: Borrow<Q>,
@@ -88,7 +91,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
         self.key(key).try_acquire()
     }
 
-    /// Waits for a permit of this key, first come first served. Await it, or call
+    /// Waits for a permit of this key in its queue. Await it, or call
     /// [`wait_blocking`](Acquire::wait_blocking).
     pub fn acquire<Q>(&self, key: &Q) -> Acquire<KeyedPermitSource<&Self>>
     where
@@ -98,7 +101,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
         self.key(key).acquire()
     }
 
-    /// One key, to be asked with a weight or a limit of its own.
+    /// A handle for one key, for calls with a weight or another limit.
     pub fn key<'q, Q>(&self, key: &'q Q) -> Key<'q, &Self, Q>
     where
         Q: Hash + ?Sized,
@@ -106,7 +109,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
         Key::new(self, key)
     }
 
-    /// One key whose permits share the limiter instead of borrowing it.
+    /// A handle for one key whose permits share the limiter instead of borrowing it.
     pub fn key_owned<'q, Q>(self: &Arc<Self>, key: &'q Q) -> Key<'q, Arc<Self>, Q>
     where
         Q: Hash + ?Sized,
@@ -114,7 +117,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
         Key::new(Arc::clone(self), key)
     }
 
-    /// How full this key's limit is, without taking anything.
+    /// The permits in use and the waiters of this key, without acquiring any.
     pub fn peek<Q>(&self, key: &Q) -> Occupancy
     where
         K: Borrow<Q>,
@@ -123,14 +126,14 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
         self.key(key).peek()
     }
 
-    /// The limit of keys whose calls give none.
+    /// The limit of calls that set none.
     pub fn limit(&self) -> u32 {
         u32::try_from(self.limit.load(Ordering::Relaxed)).unwrap_or(MAX_LIMIT)
     }
 
-    /// Changes the limit of all keys whose latest call gave none, as
-    /// [`ConcurrencyLimiter::set_limit`](super::ConcurrencyLimiter::set_limit) does. It looks at
-    /// every key in flight.
+    /// Changes the limit of all keys whose latest call set none, as
+    /// [`ConcurrencyLimiter::set_limit`](super::ConcurrencyLimiter::set_limit) does. It visits every
+    /// key in flight.
     ///
     /// ```
     /// use tollgate::KeyedConcurrencyLimiter;
@@ -143,8 +146,9 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn set_limit(&self, limit: u32) {
-        // Before the walk: a key that enters a shard behind it reads this under the shard's lock. Both
-        // under the lock of the first one, so that of two who change it at once the same comes last.
+        // Store the limit before visiting the shards: a key that enters a shard that was visited
+        // already reads it under the shard's lock. Hold the first shard's lock for both, so that two
+        // concurrent calls apply their limits in the same order everywhere.
         let first = self.shards.first().map(lock);
         self.limit
             .store(u64::from(limit.min(MAX_LIMIT)), Ordering::Relaxed);
@@ -163,29 +167,29 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
         }
     }
 
-    /// How many keys have anything in flight or queued.
+    /// The number of keys with anything in flight or queued.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Whether nothing is in flight or queued, but for what keys without a slot share.
+    /// Whether nothing is in flight or queued, except on the gate that keys without an entry share.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many wait on all keys together, those among them who have not yet looked at what they
-    /// were given.
+    /// The number of waiters of all keys together, including those that were granted a permit but
+    /// haven't polled yet.
     pub fn waiters(&self) -> usize {
         let all = self.context.total_waiters.as_ref();
         all.map_or(0, WaiterCount::current)
     }
 
-    /// What happened since it was made, on all keys together.
+    /// The counters of all keys together since it was built.
     pub fn stats(&self) -> Stats {
         self.context.counters.stats()
     }
 
-    /// The clock it reads.
+    /// The limiter's clock.
     pub fn clock(&self) -> &C {
         &self.context.clock
     }
@@ -194,7 +198,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
         lock(&self.shards[self.shard_layout.shard_of(hash)])
     }
 
-    /// A key's gate and slot, made if it is new; or the shared gate, or why it has none.
+    /// Pins a key's entry, which is made if the key is new; or returns the shared gate, or the denial.
     fn pin_gate<Q>(
         &self,
         hash: u64,
@@ -226,7 +230,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
         drop(shard);
         match self.at_cap {
             WhenFull::SharedBucket => Ok((Arc::clone(&self.overflow_gate), None)),
-            // It was built with one of the two.
+            // The builder accepts only these two choices.
             _ => {
                 self.context.counters.increment(Counter::Denied);
                 Err(PermitDenied::TooManyKeys(NO_OCCUPANCY))
@@ -236,7 +240,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
 
     fn unpin_gate(&self, hash: u64, slot: u32) {
         let last = self.shard(hash).unpin(slot);
-        // Here, and not in the statement above: the key is dropped after the lock.
+        // A separate statement, so that the key is dropped after the lock is released.
         drop(last);
     }
 
@@ -267,7 +271,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
     }
 }
 
-/// What a key is told that can't have a slot.
+/// The occupancy for a key that can't have an entry.
 const NO_OCCUPANCY: Occupancy = Occupancy {
     limit: 0,
     in_use: 0,

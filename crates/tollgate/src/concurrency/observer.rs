@@ -1,4 +1,4 @@
-//! What is told of each permit that ends: what an adaptive limit learns from.
+//! The observer of permits that end, from which an adaptive limit learns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,39 +7,39 @@ use tollgate_core::Timestamp;
 
 /// How the work under a permit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-// A whole word, as all fields of a permit are.
+// A whole word, as all fields of a permit are; `permit.rs` says why.
 #[repr(u64)]
 pub enum PermitOutcome {
-    /// It was done; its latency tells how loaded the server that did it is.
+    /// The work was done; its latency shows the load of the server that did it.
     Success,
-    /// It timed out or was rejected for overload: the server has too much to do.
+    /// The work timed out or was rejected for overload: the server has too much to do.
     Dropped,
-    /// It says nothing about capacity, as an invalid request or a cache hit.
+    /// The outcome has no information about capacity, such as an invalid request or a cache hit.
     Ignored,
 }
 
-/// What is known of a permit when it ends.
+/// A permit at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompletedCall {
-    /// How it ended.
+    /// The outcome.
     pub ending: PermitOutcome,
-    /// How much of the limit it held.
+    /// The weight of the permit.
     pub weight: u32,
-    /// How much was in flight when it started, itself included.
+    /// The permits in use when it started, including this one.
     pub in_flight: u32,
-    /// The limit in force when it ended.
+    /// The limit when it ended.
     pub limit: u32,
-    /// When it started, on the limiter's clock: when the permit was given, not when it was asked for.
+    /// When it started on the limiter's clock: when the permit was granted, not when the wait began.
     pub started: Timestamp,
-    /// How long it was held.
+    /// How long the permit was held.
     pub latency: Duration,
 }
 
-/// Is told of every permit that ends, and may answer with another limit.
+/// Is notified of every permit that ends, and may return another limit.
 ///
-/// It is called by whoever ends the permit, after what it held was given back, under no lock.
-/// Without an observer a limiter reads no clock to give or end a permit.
+/// The thread that ends the permit calls it, after the permit was released, and without holding a lock.
+/// Without an observer, a limiter reads no clock to grant or end a permit.
 ///
 /// ```
 /// use tollgate::{ConcurrencyLimiter, concurrency::{CompletedCall, PermitOutcome, PermitObserver}};
@@ -61,13 +61,14 @@ pub struct CompletedCall {
 /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 pub trait PermitObserver: Send + Sync {
-    /// A permit ended. The answer is the limit to go on with, or `None` to keep it.
+    /// A permit ended. Returns the new limit, or `None` to keep the current one.
     fn on_completed(&self, ended: &CompletedCall) -> Option<u32>;
 
-    /// The limit as it is to be now; `None`, as without this method, if it is known only when a permit ends.
+    /// The limit that should be in force now; `None`, the default, if it is known only when a permit
+    /// ends.
     ///
-    /// It is asked once a limit has changed, until that is the answer: of two permits that end at once, or one that ends while
-    /// somebody sets the limit, the earlier answer may be put in force last.
+    /// After a change, the limiter reads this until it matches the limit in force. Otherwise, of two
+    /// concurrent changes, the earlier limit could be applied last.
     fn limit(&self) -> Option<u32> {
         None
     }

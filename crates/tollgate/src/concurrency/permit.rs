@@ -1,4 +1,4 @@
-//! A permit: a share of a concurrency limit for as long as it is held.
+//! A permit: a share of a concurrency limit while it is held.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use super::permit_source::PermitSource;
 use super::stats::Counter;
 use super::{CompletedCall, PermitDenied, PermitObserver, PermitOutcome};
 
-/// A share of a limit, given back when this is dropped.
+/// A share of a limit; dropping it releases the share.
 ///
-/// It ends in one of three ways, which matter to an [`PermitObserver`](super::PermitObserver):
+/// It ends in one of three ways, which matter to a [`PermitObserver`](super::PermitObserver):
 /// [`success`](Self::success), [`dropped`](Self::dropped) for a sign of overload, or
-/// [`ignored`](Self::ignored). A permit that just goes out of scope, by an early return or a panic,
-/// is ignored, because nobody has said what its end means. [`tell`](Self::tell) says it while the share is
-/// still needed. [`cancel`](Self::cancel) is for work that was never started.
+/// [`ignored`](Self::ignored). A permit that goes out of scope, by an early return or a panic, is
+/// ignored, because its outcome wasn't reported. [`report`](Self::report) reports the outcome while the
+/// share is still needed. [`cancel`](Self::cancel) is for work that never started.
 ///
 /// A permit borrows its limiter, or shares it ([`OwnedPermit`](super::OwnedPermit)).
 ///
@@ -34,20 +34,22 @@ use super::{CompletedCall, PermitDenied, PermitObserver, PermitOutcome};
 /// assert_eq!(limiter.stats().dropped, 1);
 /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
-#[must_use = "a permit that is dropped at once limits nothing"]
+#[must_use = "a permit that is dropped immediately limits nothing"]
 pub struct Permit<H: PermitSource> {
     home: H,
     weight_and_in_flight: WeightAndInFlight,
-    /// Read only if there is somebody to tell, and else the beginning of time.
+    /// Read from the clock only if there is an observer; otherwise zero.
     started: Timestamp,
-    /// What is counted and told when it is dropped; `None` if it was told before, or cancelled.
+    /// The outcome that is counted and reported at the drop; `None` if it was reported before, or
+    /// cancelled.
     ending: Option<PermitOutcome>,
 }
 
-/// How much of the limit a permit holds, and how much was in flight when it was given.
+/// The weight of a permit, and the permits in use when it was granted, in one word.
 ///
-/// All fields of a permit are whole words. It is moved right after it was made, eight bytes at a time, and a processor that reads a
-/// word of which only a part was just written waits until that part has left for the cache: some 5 ns for each, as much as all the rest.
+/// All fields of a permit are whole words. A permit is moved right after it was made, eight bytes at a
+/// time. A processor that reads a word of which only a part was just written waits until that part has
+/// reached the cache: some 5 ns for each, as much as all the rest.
 #[derive(Clone, Copy)]
 struct WeightAndInFlight(u64);
 
@@ -69,7 +71,7 @@ impl WeightAndInFlight {
 }
 
 impl<H: PermitSource> Permit<H> {
-    /// A permit for what has entered the gate already.
+    /// A permit for a weight that has entered the gate already.
     #[inline]
     pub(super) fn new(home: H, weight: u32, in_flight: u32) -> Self {
         home.context().counters.increment(Counter::Acquired);
@@ -91,10 +93,10 @@ impl<H: PermitSource> Permit<H> {
         Self::from_entry(home, weight, in_flight)
     }
 
-    /// A permit while less than so many percent of the limit are in use: for the crates of this project.
+    /// A permit while less than this percentage of the limit is in use: for the crates of this project.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     #[doc(hidden)]
     #[inline]
     pub fn try_new_within(home: H, percent: u8) -> Result<Self, PermitDenied> {
@@ -102,11 +104,11 @@ impl<H: PermitSource> Permit<H> {
         Self::from_entry(home, 1, in_flight)
     }
 
-    /// A permit also if the limit is reached, for a caller who was promised one at the limit in force: for the crates of
-    /// this project.
+    /// A permit even if the limit is reached, for a caller to which one was promised at the current
+    /// limit: for the crates of this project.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     #[doc(hidden)]
     pub fn try_new_promised(
         home: H,
@@ -126,25 +128,25 @@ impl<H: PermitSource> Permit<H> {
         }
     }
 
-    /// How much of the limit it holds.
+    /// The weight of the permit.
     #[inline]
     pub fn weight(&self) -> u32 {
         self.weight_and_in_flight.weight()
     }
 
-    /// How much was in flight when it was given, itself included.
+    /// The permits in use when it was granted, including this one.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.weight_and_in_flight.in_flight()
     }
 
-    /// When it was given, on the limiter's clock; `None` without an observer, because then no clock
+    /// When it was granted, on the limiter's clock; `None` without an observer, because then no clock
     /// is read.
     pub fn started(&self) -> Option<Timestamp> {
         self.home.context().observer.as_ref().map(|_| self.started)
     }
 
-    /// The work begins only now: the time since the permit was given is none of its latency.
+    /// Restarts the latency: the work begins only now, and the time since the grant doesn't count.
     ///
     /// ```
     /// use std::time::Duration;
@@ -164,7 +166,7 @@ impl<H: PermitSource> Permit<H> {
     /// let clock = Manual::new();
     /// let limiter = ConcurrencyLimiter::builder(200).observer(LogLatency).clock(clock.clone()).build();
     /// let mut permit = limiter.try_acquire()?;
-    /// clock.advance(Duration::from_millis(3)); // Something else is asked, too.
+    /// clock.advance(Duration::from_millis(3)); // Another limit is checked, too.
     /// permit.restart();
     /// assert_eq!(permit.started().map(|at| at.as_nanos()), Some(3_000_000));
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
@@ -187,13 +189,14 @@ impl<H: PermitSource> Permit<H> {
         self.end(PermitOutcome::Dropped);
     }
 
-    /// The work ended in a way that says nothing about capacity, as when this is just dropped.
+    /// The work ended with an outcome that has no information about capacity. A plain drop means the
+    /// same.
     #[inline]
     pub fn ignored(self) {
         self.end(PermitOutcome::Ignored);
     }
 
-    /// The work ended like this.
+    /// The work ended with this outcome.
     #[inline]
     pub fn end(mut self, ending: PermitOutcome) {
         if self.ending.is_some() {
@@ -201,15 +204,16 @@ impl<H: PermitSource> Permit<H> {
         }
     }
 
-    /// Tells now how the work ended, and keeps the share until this is dropped: of an answer the head says how the
-    /// call went and how long it took, but its body is still to be sent. Whatever is said later is too late.
+    /// Reports the outcome now, and keeps the share until the permit is dropped. The head of a response
+    /// shows how the call went and how long it took, while its body is still to be sent. Later reports
+    /// have no effect.
     ///
     /// ```
     /// use tollgate::{ConcurrencyLimiter, concurrency::PermitOutcome};
     ///
     /// let limiter = ConcurrencyLimiter::new(10);
     /// let mut permit = limiter.try_acquire()?;
-    /// permit.report(PermitOutcome::Success); // the head is there …
+    /// permit.report(PermitOutcome::Success); // the head has arrived …
     /// assert_eq!((limiter.stats().succeeded, limiter.peek().in_use), (1, 1));
     /// drop(permit); // … and now the body has ended
     /// assert_eq!(limiter.peek().in_use, 0);
@@ -221,14 +225,14 @@ impl<H: PermitSource> Permit<H> {
         }
     }
 
-    /// Gives it back as if it had never been given: no observer is told.
+    /// Releases the permit as if it had never been granted: no observer is notified.
     ///
     /// ```
     /// use tollgate::ConcurrencyLimiter;
     ///
     /// let limiter = ConcurrencyLimiter::new(10);
     /// let permit = limiter.try_acquire()?;
-    /// permit.cancel(); // another limit refused, so there is nothing to do
+    /// permit.cancel(); // another limit denied, so there is nothing to do
     /// assert_eq!(limiter.peek().in_use, 0);
     /// assert_eq!(limiter.stats().cancelled, 1);
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
@@ -240,7 +244,7 @@ impl<H: PermitSource> Permit<H> {
         }
     }
 
-    /// Counts how it ended, and tells whoever learns from it.
+    /// Counts the outcome, and notifies the observer.
     #[inline]
     fn report_outcome(&self, ending: PermitOutcome) {
         self.home.context().counters.increment(ending.into());
@@ -263,7 +267,7 @@ impl<H: PermitSource> Permit<H> {
     }
 }
 
-/// Puts a limit in force, and looks again: of two that change at once the earlier may come last.
+/// Applies a limit, then checks again: of two concurrent changes, the earlier one may be applied last.
 #[cold]
 fn apply_limit(gate: &Gate, observer: &dyn PermitObserver, answer: Option<u32>) {
     let mut next = answer.or_else(|| observer.limit());
@@ -273,7 +277,7 @@ fn apply_limit(gate: &Gate, observer: &dyn PermitObserver, answer: Option<u32>) 
     }
 }
 
-/// Counts a refusal and says how full it is.
+/// Counts a denial, and returns how full the limit is.
 #[cold]
 pub(super) fn deny<H: PermitSource>(home: &H, weight: u32) -> PermitDenied {
     home.context().counters.increment(Counter::Denied);
@@ -288,7 +292,7 @@ pub(super) fn deny<H: PermitSource>(home: &H, weight: u32) -> PermitDenied {
 impl<H: PermitSource> Drop for Permit<H> {
     #[inline]
     fn drop(&mut self) {
-        // First, so that an observer that panics keeps nothing.
+        // Release first, so that a panicking observer doesn't leak the share.
         self.home.gate().release(self.weight());
         if let Some(ending) = self.ending {
             self.report_outcome(ending);

@@ -1,8 +1,8 @@
-//! Why no permit was given, and how full a limit is: values, never errors of the limiter.
+//! Why no permit was granted, and how full a limit is. A denial is a value, not a fault of the limiter.
 
 use std::fmt;
 
-/// How full a concurrency limit is: one look, which takes nothing.
+/// How full a concurrency limit is, at one moment.
 ///
 /// ```
 /// use tollgate::ConcurrencyLimiter;
@@ -17,16 +17,17 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Occupancy {
-    /// How much may be in flight at once.
+    /// The most permits that may be in use.
     pub limit: u32,
-    /// How much is. It may be above a limit that was lowered, until it has drained.
+    /// The permits in use. May be above a limit that was lowered, until enough were released.
     pub in_use: u32,
-    /// How many requests wait in the queue.
+    /// The number of waiters in the queue.
     pub waiting: usize,
 }
 
 impl Occupancy {
-    /// What a newcomer may take at once: nothing while others wait, because they were first.
+    /// The permits that a new request could acquire now: none while others wait, because they came
+    /// first.
     pub const fn available(&self) -> u32 {
         if self.waiting > 0 {
             return 0;
@@ -34,7 +35,7 @@ impl Occupancy {
         self.limit.saturating_sub(self.in_use)
     }
 
-    /// Whether a newcomer of this weight would get its permit at once.
+    /// Whether a new request of this weight would acquire its permit immediately.
     pub const fn fits(&self, weight: u32) -> bool {
         self.waiting == 0
             && match self.in_use.checked_add(weight) {
@@ -44,36 +45,36 @@ impl Occupancy {
     }
 }
 
-/// No permit was given, and nothing was taken.
+/// No permit was granted, and nothing was acquired.
 ///
-/// It is another type than [`RateDenied`](crate::Denied) of a rate, and says so: time alone makes no
-/// room here, so there is no `retry_after`.
+/// It isn't the [`RateDenied`](crate::RateDenied) of a rate, and has no `retry_after`, because time
+/// alone frees no permits.
 ///
 /// ```
 /// use tollgate::{ConcurrencyLimiter, concurrency::PermitDenied};
 ///
 /// let limiter = ConcurrencyLimiter::new(1);
 /// let permit = limiter.try_acquire()?;
-/// let refused = limiter.try_acquire().unwrap_err();
-/// assert!(matches!(refused, PermitDenied::Full(_)));
-/// assert_eq!(refused.to_string(), "concurrency limit: 1 of 1 in use, 0 waiting");
+/// let denied = limiter.try_acquire().unwrap_err();
+/// assert!(matches!(denied, PermitDenied::Full(_)));
+/// assert_eq!(denied.to_string(), "concurrency limit: 1 of 1 in use, 0 waiting");
 /// # drop(permit);
 /// # Ok::<(), PermitDenied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PermitDenied {
-    /// There is no room now, or others wait for it already.
+    /// There is no room now, or others wait already.
     Full(Occupancy),
-    /// It asks for more than the limit, so waiting would be pointless.
+    /// The weight is above the limit, so waiting would be pointless.
     ExceedsLimit(Occupancy),
-    /// The wait was not over by the deadline, or the deadline had passed already.
+    /// The permit wasn't granted by the deadline, or the deadline had passed already.
     DeadlineExceeded(Occupancy),
     /// The queue is full.
     QueueFull(Occupancy),
-    /// The key is new and the table is full: as many keys as its capacity have something in flight. Under
-    /// [`WhenFull::SharedBucket`](crate::UnsupportedWhenFull) others have all of what such keys share, too, and whoever waited for it did so
-    /// in vain.
+    /// The key is new and the table is full: as many keys as its capacity have permits in use. Under
+    /// [`WhenFull::SharedBucket`](crate::WhenFull::SharedBucket) the permits that such keys share are
+    /// used up, too, and a wait for one has timed out.
     TooManyKeys(Occupancy),
 }
 
@@ -107,7 +108,7 @@ impl fmt::Display for PermitDenied {
             Self::Full(occupancy) => write!(f, "{occupancy}"),
             Self::ExceedsLimit(occupancy) => write!(
                 f,
-                "asked for more than the {} that may be in use at once, so it never passes",
+                "the weight is above the limit of {}, so it never passes",
                 occupancy.limit
             ),
             Self::DeadlineExceeded(occupancy) => {

@@ -1,4 +1,4 @@
-//! What permits and waits need of whoever gave them: a limiter, or one key of a keyed one.
+//! What permits and waits need of their source: a limiter, or one key of a keyed limiter.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,10 +13,11 @@ use super::{ConcurrencyLimiter, PermitDenied, PermitObserver};
 use crate::clock::Clock;
 use crate::wait_queue::waiter_count::WaiterCount;
 
-/// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, a key of a
-/// [`KeyedConcurrencyLimiter`](super::KeyedConcurrencyLimiter), or one of these [with a value](PermitSourceWith).
+/// The source of a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, a key of a
+/// [`KeyedConcurrencyLimiter`](super::KeyedConcurrencyLimiter), or one of these [with a
+/// value](PermitSourceWith).
 ///
-/// The trait is sealed: it is there to be named, not to be implemented.
+/// The trait is sealed: use it in bounds, but don't implement it.
 pub trait PermitSource: fmt::Debug + sealed::PermitSource {}
 
 impl<H: fmt::Debug + sealed::PermitSource> PermitSource for H {}
@@ -28,22 +29,22 @@ pub(crate) mod sealed {
         fn gate(&self) -> &Gate;
         fn context(&self) -> &PermitSettings<dyn Clock + '_>;
         fn now(&self) -> Timestamp;
-        /// What a refusal by the gate means to the one who asked.
+        /// Converts a denial by the gate into the denial for the caller.
         fn refusal(&self, by_gate: PermitDenied) -> PermitDenied {
             by_gate
         }
     }
 }
 
-/// What all gates of a limiter have in common.
+/// The settings that all gates of a limiter share.
 pub struct PermitSettings<C: ?Sized> {
     pub(super) counters: ConcurrencyCounters,
     pub(super) observer: Option<Box<dyn PermitObserver>>,
-    /// How many may wait at one gate.
+    /// The most waiters at one gate.
     pub(super) max_waiters: usize,
-    /// How long a wait may take if the call doesn't say.
+    /// The timeout of calls that set none.
     pub(super) timeout: Option<Duration>,
-    /// Who waits at all gates together, if that is bounded too.
+    /// The waiters at all gates together, if they are bounded too.
     pub(super) total_waiters: Option<WaiterCount>,
     pub(super) clock: C,
 }
@@ -82,7 +83,7 @@ impl<C: Clock> sealed::PermitSource for ConcurrencyLimiter<C> {
     }
 }
 
-/// Whatever points to one: a reference, an `Arc`, or one with a value.
+/// Any pointer to a source: a reference, an `Arc`, or one with a value.
 impl<P: Deref<Target: sealed::PermitSource>> sealed::PermitSource for P {
     #[inline]
     fn gate(&self) -> &Gate {
@@ -104,12 +105,12 @@ impl<P: Deref<Target: sealed::PermitSource>> sealed::PermitSource for P {
     }
 }
 
-/// Gives permits that keep a value until they are dropped.
+/// A source whose permits keep a value until they are dropped.
 #[derive(Debug)]
 pub struct PermitSourceWith<H, T> {
-    /// Gives the permits.
+    /// The inner source.
     pub home: H,
-    /// Dropped after the permit was given back.
+    /// Dropped after the permit was released.
     pub value: T,
 }
 
@@ -121,5 +122,5 @@ impl<H, T> Deref for PermitSourceWith<H, T> {
     }
 }
 
-/// A limiter whatever its clock.
+/// A limiter on any clock.
 pub(crate) type SharedSource = Arc<dyn PermitSource + Send + Sync>;

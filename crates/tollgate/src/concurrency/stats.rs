@@ -1,10 +1,10 @@
-//! What a concurrency limit has counted since it was made.
+//! The counters of a concurrency limit.
 
 use super::PermitOutcome;
 use crate::striped_counters::Counters;
 
-/// What happened at a limit since it was made. The numbers are read one after another, so under
-/// traffic they may be a few calls apart.
+/// The counters of a limit since it was built. The numbers are read one after another, so under traffic
+/// they may be a few calls apart.
 ///
 /// ```
 /// use tollgate::ConcurrencyLimiter;
@@ -20,23 +20,23 @@ use crate::striped_counters::Counters;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Permits given.
+    /// Permits granted.
     pub acquired: u64,
-    /// Requests refused, waits that timed out among them.
+    /// Requests denied, including waits that timed out.
     pub denied: u64,
-    /// Waits that were given up by dropping their future.
+    /// Waits that ended because their future was dropped.
     pub abandoned: u64,
     /// Permits that ended as a success.
     pub succeeded: u64,
     /// Permits that ended as a sign of overload.
     pub dropped: u64,
-    /// Permits that ended saying nothing, those among them that were just dropped.
+    /// Permits that ended without information about capacity, including those that were just dropped.
     pub ignored: u64,
-    /// Permits that were given back as if never given.
+    /// Permits that were cancelled, as if never granted.
     pub cancelled: u64,
 }
 
-/// What is counted.
+/// Each counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Counter {
     Acquired,
@@ -48,7 +48,7 @@ pub(super) enum Counter {
     Cancelled,
 }
 
-/// A count of each.
+/// One value per counter.
 #[derive(Debug)]
 pub(crate) struct ConcurrencyCounters(Counters<7>);
 

@@ -4,12 +4,12 @@ use tollgate_core::{Arithmetic, Charge, Decision, Gcra, LaterCharges, TatState, 
 
 use crate::clock_steps::LatestTime;
 
-/// How far behind the clock the anchor is put, so that times a little out of order are told apart: a day.
+/// How far behind the clock the anchor is put, so that slightly reordered times stay distinct: a day.
 const ANCHOR_OFFSET_NANOS: u64 = 86_400 * 1_000_000_000;
-/// How far after the anchor it is moved: a year.
+/// How far the clock may be past the anchor before the anchor moves: a year.
 const MAX_ANCHOR_AGE_NANOS: u64 = 365 * ANCHOR_OFFSET_NANOS;
 
-/// A limit in one word, whose time counts from an anchor that follows the clock.
+/// A limit whose state is one word. Its time counts from an anchor that follows the clock.
 #[derive(Debug)]
 pub(super) struct AnchoredBucket {
     limit: Gcra,
@@ -19,7 +19,7 @@ pub(super) struct AnchoredBucket {
 }
 
 impl AnchoredBucket {
-    /// A limit that has all to give.
+    /// A bucket with a full burst.
     pub(super) fn new(limit: Gcra, now: Timestamp) -> Self {
         Self {
             limit,
@@ -29,7 +29,7 @@ impl AnchoredBucket {
         }
     }
 
-    /// The same with nothing to give at `now`.
+    /// The same bucket, empty at `now`.
     pub(super) fn emptied(mut self, now: Timestamp) -> Self {
         self.tat = self.limit.empty(self.anchored_time(now));
         self
@@ -39,7 +39,8 @@ impl AnchoredBucket {
         &self.limit
     }
 
-    /// Follows the clock: forth once a year, and back when it was set; then says what it showed before.
+    /// Follows the clock: forward once a year, and back when it was set back; then returns the time
+    /// before.
     pub(super) fn follow_clock(&mut self, now: Timestamp) -> Option<Timestamp> {
         let before = self.latest.detect_set_back(now);
         if let Some(from) = before {
@@ -51,8 +52,8 @@ impl AnchoredBucket {
         before
     }
 
-    /// Puts the anchor close behind `now`, which the word so far counts as `from`. A charge from before isn't
-    /// given back then.
+    /// Puts the anchor shortly before `now`, which the word so far counts as `from`. Earlier charges
+    /// can't be refunded afterwards.
     fn move_anchor(&mut self, now: Timestamp, from: Timestamp) {
         self.anchor = now.as_nanos().saturating_sub(ANCHOR_OFFSET_NANOS);
         let to = self.anchored_time(now);
@@ -83,7 +84,7 @@ impl AnchoredBucket {
         self.limit.decision_at(&self.tat, local, at)
     }
 
-    /// A time as the word counts it.
+    /// A time relative to the anchor, as the word counts it.
     fn anchored_time(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(now.as_nanos().saturating_sub(self.anchor))
     }

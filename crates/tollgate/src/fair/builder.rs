@@ -1,4 +1,4 @@
-//! What can be chosen about a fair limiter before it is built.
+//! The settings of a fair limiter before it is built.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use crate::wait_queue::SharedWaitQueue;
 /// ```
 pub type Builder<C = DefaultClock> = WithClock<Settings, C>;
 
-/// What is chosen of a fair limiter before it is built, but for its clock.
+/// The settings of a fair limiter, except its clock.
 #[derive(Debug)]
 pub struct Settings {
     rate: Rate,
@@ -52,30 +52,30 @@ impl Builder {
 }
 
 impl<C> Builder<C> {
-    /// How many may be in line at once, 65,536 unless said otherwise; one more gets
-    /// [`RateDenied::QueueFull`](crate::Denied::QueueFull).
+    /// The most waiters, 65,536 by default; one more gets
+    /// [`RateDenied::QueueFull`](crate::RateDenied::QueueFull).
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self
     }
 
-    /// How many of one client may be in line at once, 1,024 unless said otherwise.
+    /// The most waiters of one client, 1,024 by default.
     pub fn max_waiters_per_client(mut self, most: usize) -> Self {
         self.settings.max_waiters_per_client = most;
         self
     }
 
-    /// Sheds from a line that stands: when all of a client's requests have waited longer than
-    /// `target` for a whole `interval`, the first is dropped with
-    /// [`RateDenied::Dropped`](crate::Denied::Dropped), then more and more often until the line is short
-    /// (CoDel, for each client). A burst that clears within the interval loses nothing, and neither
-    /// does a client with one request in line.
+    /// Sheds waiters of a standing queue (CoDel, for each client). When all of a client's requests have
+    /// waited longer than `target` for a whole `interval`, the first is dropped with
+    /// [`RateDenied::Dropped`](crate::RateDenied::Dropped), then more and more often until the queue is
+    /// short. A burst that clears within the interval loses nothing, and neither does a client with a
+    /// single waiter.
     pub fn codel(mut self, target: Duration, interval: Duration) -> Self {
         self.settings.codel = Some(Codel { target, interval });
         self
     }
 
-    /// Starts with nothing to give instead of a full burst.
+    /// Starts with an empty bucket instead of a full burst.
     pub fn start_empty(mut self) -> Self {
         self.settings.start_empty = true;
         self
@@ -83,7 +83,7 @@ impl<C> Builder<C> {
 }
 
 impl<C: ClockChoice> Builder<C> {
-    /// Builds it on the clock that was given, or the default one.
+    /// Builds it on the chosen clock, or on the default one.
     ///
     /// # Errors
     /// If GCRA can't represent the rate.

@@ -1,28 +1,29 @@
-//! CoDel: requests are dropped from a line that never gets short, ever faster, until it does.
+//! CoDel: drops requests of a queue that never gets short, at a growing pace, until it does.
 
 use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-/// When to shed: everybody waited longer than `target` for a whole `interval`.
+/// When to shed: when every waiter waited longer than `target` for a whole `interval`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Codel {
     pub(super) target: Duration,
     pub(super) interval: Duration,
 }
 
-/// How one client's line has stood.
+/// How long one client's queue has been standing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StandingQueue {
-    /// Shedding may start at this time: one interval after the first who waited too long.
+    /// Shedding may start at this time: one interval after the first waiter that waited too long.
     drops_from: Option<Timestamp>,
-    /// How many were shed without a pause, and when the next one is.
+    /// The drops since shedding began, and the time of the next.
     dropped: u64,
     next_drop: Timestamp,
 }
 
 impl Codel {
-    /// Whether the first of a line is dropped, whose turn comes at `due` after it has waited for `waited`.
+    /// Whether to drop the head of a queue that would be served at `due`, after it has waited for
+    /// `waited`.
     pub(super) fn should_drop(
         &self,
         standing: &mut StandingQueue,
@@ -48,9 +49,9 @@ impl Codel {
         true
     }
 
-    /// interval / √shed, so that what is shed grows with each interval, as CoDel has it.
+    /// interval / √shed: CoDel's control law, by which drops become more frequent with each interval.
     fn drop_interval(&self, shed: u64) -> Duration {
-        // 2¹⁶ · √shed, so that the root keeps some of its fraction.
+        // 2¹⁶ · √shed, so that the integer root keeps some fraction bits.
         let root = (u128::from(shed) << 32).isqrt();
         let nanos = (self.interval.as_nanos() << 16) / root.max(1);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -1,9 +1,9 @@
-//! Weighted fair queueing: whose turn it is, by virtual finish times in whole numbers.
+//! Weighted fair queueing: the order of service by virtual finish times, in integers.
 //!
-//! The first of each client's line has a *finish*: the virtual time at which it became first, plus its
-//! cost over its client's weight. The least finish is next, and virtual time is the finish of the last
-//! one that passed (self-clocked fair queueing). So a client that comes back starts from the present,
-//! with no credit from the past, and nothing is remembered of one that has nothing in line.
+//! The head of each client's queue has a *finish*: the virtual time at which it became the head, plus
+//! its cost divided by its client's weight. The least finish is served next, and virtual time is the
+//! finish of the request served last (self-clocked fair queueing). So a returning client starts from
+//! the present without credit from the past, and a client without waiters needs no memory.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,31 +16,31 @@ use crate::key_table::slab::Slab;
 use crate::wait_queue::shared_queue::{ClientQueues, FirstChange, QueueDiscipline};
 use crate::wait_queue::waiter_places::Fifo;
 
-/// One cost over a weight of one, in virtual time: weights up to 2¹⁶ round by less than 2⁻¹⁶.
+/// Fraction bits of virtual time for one cost at weight 1. Weights up to 2¹⁶ round by less than 2⁻¹⁶.
 const TAG_FRACTION_BITS: u32 = 32;
 /// The largest weight.
 pub(super) const MAX_WEIGHT: u32 = 1 << 16;
 
-/// Who asks: the fingerprint of a client, and its weight.
+/// A request's client: its fingerprint, and its weight.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientClaim {
     pub(super) client: u64,
     pub(super) weight: u32,
 }
 
-/// The clients that have something in line, and the limit that they share.
+/// The clients that have waiters, and the limit that they share.
 #[derive(Debug)]
 pub struct FairQueueing {
     meter: AnchoredBucket,
-    /// The latest visit: nobody passes at an earlier time.
+    /// The time of the latest visit: no request passes at an earlier time.
     seen: Timestamp,
-    /// Tokens charged for waiters that left before noticing their turn: the next in line use them.
+    /// Tokens charged for waiters that left before they noticed: the next waiters use them.
     credit: u64,
     /// The latest charge that became credit.
     transferable_charge: Option<Charge>,
-    /// Virtual time: the finish of the last one that passed. It starts again with an empty line.
+    /// Virtual time: the finish of the request served last. It restarts at 0 when nobody waits.
     virtual_time: u128,
-    /// Counts who became first, so that equal claims pass in that order.
+    /// Counts heads, so that equal finishes are served in the order in which they became heads.
     next_turn_number: u64,
     index: HashMap<u64, u32, FixedState>,
     clients: Slab<QueuedClient>,
@@ -59,7 +59,7 @@ struct QueuedClient {
     standing: StandingQueue,
 }
 
-/// A place in the order of clients.
+/// A client's position in the order of service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct FinishTag {
     finish: u128,
@@ -67,7 +67,7 @@ struct FinishTag {
     owner: u32,
 }
 
-/// What a charge is given back by.
+/// What the refund of a charge needs.
 #[derive(Debug)]
 pub struct FairCharge {
     charge: Charge,
@@ -96,12 +96,12 @@ impl FairQueueing {
         }
     }
 
-    /// How many clients have something in line.
+    /// The number of clients with waiters.
     pub(super) fn clients(&self) -> usize {
         self.by_finish.len()
     }
 
-    /// The number of this client, if it has something in line.
+    /// The index of this client, if it has waiters.
     pub(super) fn client_slot(&self, client: u64) -> Option<u32> {
         self.index.get(&client).copied()
     }
@@ -128,13 +128,14 @@ impl FairQueueing {
             self.index.remove(&client.key);
         }
         if self.by_finish.is_empty() {
+            // Virtual time matters only relative to waiters, so it restarts instead of growing for ever.
             self.virtual_time = 0;
             self.credit = 0;
             self.transferable_charge = None;
         }
     }
 
-    /// Gives a client another weight, for everything that it has in line.
+    /// Gives a client another weight, for all its waiters.
     fn set_weight(&mut self, owner: u32, weight: u64) {
         let Some(client) = self.clients.get_mut(owner).filter(|c| c.weight != weight) else {
             return;
@@ -147,7 +148,7 @@ impl FairQueueing {
         self.by_finish.insert(new);
     }
 
-    /// When this much cost will have passed, one request after the other, if no more come.
+    /// When this total cost will have been served, one request after the other, if no more come.
     fn pass_time(&self, cost: u128) -> Timestamp {
         let cost = cost.saturating_sub(u128::from(self.credit));
         let burst = self.meter.limit().limit();
@@ -183,6 +184,7 @@ impl QueueDiscipline for FairQueueing {
         }
         if let Some(first) = self.by_finish.first() {
             let finish = self.virtual_time + virtual_span(u128::from(cost), u64::from(ask.weight));
+            // A client with waiters may not overtake them.
             if finish >= first.finish || self.index.contains_key(&ask.client) {
                 return Outcome::Denied;
             }
@@ -201,7 +203,7 @@ impl QueueDiscipline for FairQueueing {
         };
         let line = lines.of(owner);
         if line.len() >= self.max_waiters_per_client {
-            // If all of the line is this client's, this is when one of its places becomes free.
+            // If the whole queue is this client's, this is when one of its positions becomes free.
             let length = u64::try_from(line.len()).unwrap_or(u64::MAX).max(1);
             let wait = self.pass_time(lines.cost()).nanos_since(self.seen);
             return Err(self.seen.plus_nanos(wait.div_ceil(length)));
@@ -220,6 +222,7 @@ impl QueueDiscipline for FairQueueing {
     ) -> Timestamp {
         let all = lines.cost() + u128::from(cost);
         let at_the_latest = self.pass_time(all);
+        // The caller needs no better estimate, and the exact one visits every client.
         if at_the_latest <= deadline {
             return at_the_latest;
         }
@@ -240,6 +243,7 @@ impl QueueDiscipline for FairQueueing {
             else {
                 return 0;
             };
+            // The most that this client is served before `finish`: at most what it has queued.
             let share = finish.saturating_sub(client.start);
             let share = share.saturating_mul(u128::from(client.weight)) >> TAG_FRACTION_BITS;
             share.min(lines.of(turn.owner).cost())

@@ -1,4 +1,4 @@
-//! Fairness as numbers, on virtual time: shares, waits, bounds, shedding and deadlines.
+//! Fairness in numbers, on virtual time: shares, waits, bounds, shedding and deadlines.
 
 mod model;
 mod sim;
@@ -15,14 +15,14 @@ use crate::wait_queue::Waiters as _;
 use crate::wait_queue::shared_queue::JoinOutcome;
 use sim::{Arrival, Fate, Sim, at_millis};
 
-/// How requests of one client are spread over time.
+/// How the requests of one client are spread over time.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
     Steady,
-    /// Fifty at once.
+    /// Fifty at a time.
     Bursts,
     Random,
-    /// All of its run in the first instant of each second.
+    /// All requests of a second in its first instant.
     Seconds,
 }
 
@@ -33,7 +33,7 @@ const PATTERNS: [Pattern; 4] = [
     Pattern::Seconds,
 ];
 
-/// The requests of one client at so many a second.
+/// The requests of one client at this rate.
 fn requests(client: u32, per_second: u64, seconds: u64, pattern: Pattern) -> Vec<Arrival> {
     let mut random = Random::new(u64::from(client) + 1);
     let count = per_second * seconds;
@@ -48,7 +48,7 @@ fn requests(client: u32, per_second: u64, seconds: u64, pattern: Pattern) -> Vec
     at.map(|nanos| Arrival::new(nanos, client)).collect()
 }
 
-/// What each of so many clients got.
+/// How many requests of each client passed.
 fn got(fates: &[Fate], clients: u32) -> Vec<u64> {
     let mut got = vec![0; clients as usize];
     for fate in fates.iter().filter(|fate| fate.result.is_ok()) {
@@ -63,7 +63,7 @@ fn equal_weights_get_equal_shares_whatever_they_send() {
         for overload in [2, 10, 50] {
             for pattern in PATTERNS {
                 let (rate, seconds) = (500, 5);
-                // Everybody wants more than its share; the first wants ten times as much again.
+                // Every client wants more than its share; the first wants ten times as much again.
                 let mut arrivals = Vec::new();
                 for client in 0..clients {
                     let louder = if client == 0 { 10 } else { 1 };
@@ -95,7 +95,7 @@ fn what_counts_is_cost_not_requests() {
         arrivals.extend(of_client.into_iter().map(|a| Arrival { cost, ..a }));
     }
     let fates = Sim::new(Rate::per_second(500).burst(20)).run(arrivals, at_millis(20_000));
-    // The first can't use more than the 200 that it asks for in a second, and gets it.
+    // The first client can't use more than the 200 that it requests in a second, and gets it.
     let got = got(&fates, 5);
     assert!(jain(&got[1..]) >= 0.999, "{got:?}");
     assert!(got[0] >= got[1] * 99 / 100, "{got:?}");
@@ -125,12 +125,12 @@ fn a_quiet_client_gets_all_it_asks_for_without_waiting_for_the_loud() {
         for client in 1..=others {
             arrivals.extend(requests(client, 200, 20, Pattern::Bursts));
         }
-        // 40 requests that two hundred times as many compete with.
+        // 40 requests that compete with two hundred times as many.
         let fates = Sim::new(Rate::per_second(200).burst(1)).run(arrivals, at_millis(30_000));
         let quiet = fates.iter().filter(|fate| fate.arrival.client == 0);
         let quiet: Vec<_> = quiet.collect();
         assert_eq!(quiet.len(), 40);
-        // One turn of each other client and its own, at 5 ms each.
+        // One request of each other client and its own, at 5 ms each.
         let bound = Duration::from_millis(5 * (u64::from(others) + 1));
         for fate in quiet {
             assert_eq!(fate.result, Ok(()));
@@ -146,7 +146,7 @@ fn at_nanos(nanos: u64) -> tollgate_core::Timestamp {
 
 #[test]
 fn new_clients_without_end_do_not_starve_one_that_waits() {
-    // A stranger for every token, and one client with two in line.
+    // A new client for every token, and one client with two waiters.
     let mut arrivals: Vec<_> = (0..10_000)
         .map(|number| Arrival::new(u64::from(number) * 10_000_000, 1 + number))
         .collect();
@@ -214,17 +214,17 @@ fn a_line_that_stands_is_shed_from_and_a_burst_is_not() {
         let shed: Vec<_> = fates.iter().filter(shed).cloned().collect();
         shed
     };
-    // Forty at once clear in 400 ms, though the last waits longer than the target.
+    // A burst of forty clears in 400 ms, though its last waits longer than the target.
     let bursts = (0..20_u64).flat_map(|burst| (0..40).map(move |_| burst * 1_000_000_000));
     assert_eq!(shed(bursts.map(|at| Arrival::new(at, 0)).collect()), vec![]);
 
-    // 10 % too much for ever: the line stands, and is shed from; the quiet client's isn't.
+    // 10 % too much for ever: the queue stands, and is shed; the quiet client's isn't.
     let mut arrivals = requests(0, 120, 60, Pattern::Steady);
     arrivals.extend(requests(1, 5, 60, Pattern::Steady));
     let gone = shed(arrivals);
     assert!(gone.len() >= 300, "{}", gone.len());
     assert!(gone.iter().all(|fate| fate.arrival.client == 0));
-    // Not before it had stood for an interval.
+    // Not before it had been standing for an interval.
     assert!(gone[0].at >= at_millis(550), "{}", gone[0].at);
 }
 
@@ -298,7 +298,7 @@ fn one_who_is_told_that_it_passes_in_time_does() {
                 refused += 1;
                 let expected = at_millis(0) + decision.wait_or_max();
                 assert!(expected >= really, "said {expected}, was {really}");
-                // Within what the others' requests don't divide into: less than one each.
+                // Within the remainder of the others' requests: less than one each.
                 let slack = Duration::from_millis(10 * 8 * 5);
                 assert!(expected <= really + slack, "said {expected}, was {really}");
             }
@@ -322,7 +322,7 @@ fn a_deadline_that_passes_in_line_costs_no_token() {
     };
     sim.enter(patient).unwrap();
     sim.enter(hasty).unwrap();
-    // A heavy claim comes later and takes the next turns.
+    // A client with a high weight comes later and is served next.
     let heavy = |nanos| Arrival {
         weight: 100,
         ..Arrival::new(nanos, 2)
@@ -334,7 +334,7 @@ fn a_deadline_that_passes_in_line_costs_no_token() {
         "{hasty:?}"
     );
     assert_eq!(hasty.at, at_nanos(250_000_001));
-    // Six turns at 100 ms each: none was lost to the one that went.
+    // Six requests at 100 ms each: none was lost to the one that left.
     let last = fates
         .iter()
         .filter(|fate| fate.result.is_ok())
@@ -346,7 +346,7 @@ fn a_deadline_that_passes_in_line_costs_no_token() {
 
 #[test]
 fn one_who_goes_without_noticing_wastes_no_token() {
-    // Seven clients keep the line full for 20 s; of those whose turn came, a third went.
+    // Seven clients keep the queue full for 20 s; a third of the waiters leave once they are due.
     let mut random = Random::new(9);
     let mut sim = Sim::with(Rate::per_second(100).burst(5), 65_536, 64, None);
     let (mut noticed, mut gone) = (0, 0);

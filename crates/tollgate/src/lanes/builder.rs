@@ -1,4 +1,4 @@
-//! What can be chosen about lanes before they are built, and what is refused.
+//! The settings of lanes before they are built, and why they can be invalid.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ use crate::wait_queue::SharedWaitQueue;
 /// ```
 pub type Builder<C = DefaultClock> = WithClock<Settings, C>;
 
-/// What is chosen of lanes before they are built, but for their clock.
+/// The settings of lanes, except their clock.
 #[derive(Debug)]
 pub struct Settings {
     rate: Rate,
@@ -33,7 +33,7 @@ pub struct Settings {
     max_waiters: usize,
 }
 
-/// Lanes that can't be built, and why.
+/// Why lanes can't be built.
 ///
 /// ```
 /// use tollgate::{Lanes, Rate};
@@ -48,41 +48,41 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LanesError {
-    /// There is no lane, or more than 64.
+    /// There are no lanes, or more than 64.
     Count {
-        /// How many there are.
+        /// The number of lanes.
         lanes: usize,
     },
     /// Two lanes have the same name.
     DuplicateName {
-        /// Which name.
+        /// The name.
         name: String,
     },
     /// A lane without a share would starve.
     ZeroShare {
-        /// Which lane.
+        /// The lane's name.
         name: String,
     },
-    /// The shares are more than the rate in sum.
+    /// The sum of the shares is above the rate.
     SharesExceedRate {
         /// The sum of the shares.
         sum: u64,
-        /// The rate that they share.
+        /// The shared rate.
         rate: Rate,
     },
     /// The burst is too small for every lane to hold a token of its own.
     BurstTooSmall {
         /// The smallest burst for these lanes.
         least: u64,
-        /// The rate that they share.
+        /// The shared rate.
         rate: Rate,
     },
     /// The rate is zero or unlimited.
     NoPeriod {
-        /// The rate that was to be shared.
+        /// The rate.
         rate: Rate,
     },
-    /// The rate itself, or that of a share, can't be represented.
+    /// The rate, or that of a share, can't be represented.
     Limit(LimitError),
 }
 
@@ -97,15 +97,15 @@ impl Builder {
 }
 
 impl<C> Builder<C> {
-    /// Adds a lane below those that are there, guaranteed `share` of the rate's count in each of its
-    /// periods, and as large a part of its burst.
+    /// Adds a lane below the existing ones. `share` of the rate's count in each of its periods is
+    /// guaranteed, and a proportional part of its burst.
     pub fn lane(mut self, name: impl Into<String>, share: u64) -> Self {
         self.settings.lanes.push((name.into(), share));
         self
     }
 
-    /// How many may wait in each lane, 1,024 unless said otherwise; one more gets
-    /// [`RateDenied::QueueFull`](crate::Denied::QueueFull).
+    /// The most waiters in each lane, 1,024 by default; one more gets
+    /// [`RateDenied::QueueFull`](crate::RateDenied::QueueFull).
     pub fn max_waiters_per_lane(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self
@@ -159,10 +159,10 @@ impl<C> Builder<C> {
 }
 
 impl<C: ClockChoice> Builder<C> {
-    /// Builds them on the clock that was given, or the default one.
+    /// Builds them on the chosen clock, or on the default one.
     ///
     /// # Errors
-    /// [`LanesError`] names what doesn't fit.
+    /// [`LanesError`] with the invalid setting.
     pub fn build(self) -> Result<Lanes<C::Clock>, LanesError> {
         let rates = self.shares()?;
         let most = self.settings.max_waiters.saturating_mul(rates.len());

@@ -1,9 +1,10 @@
-//! Whose turn it is among lanes: each within its own share, and on what the others leave.
+//! The order of service among lanes: each within its own share, and on what the others leave unused.
 //!
-//! Every lane has a bucket of its own, and all of them one more together. The invariant: the common bucket holds at
-//! least as much as all lanes' buckets together. A lane that spends its own tokens takes them from both buckets. A lane
-//! that borrows spends what it has, and takes the rest from what the common bucket holds beyond the other lanes'
-//! tokens. So a lane within its share always passes, and what a full lane's bucket can't hold is there for the others.
+//! Every lane has its own bucket, and all lanes share a common one. The invariant: the common bucket
+//! holds at least as much as the lanes' buckets together. A lane that spends its own tokens takes them
+//! from both buckets. A lane that borrows spends what it has, and takes the rest from what the common
+//! bucket holds beyond the other lanes' tokens. So a lane within its share always passes, and what a
+//! full lane's bucket can't hold is available to the others.
 
 use tollgate_core::{
     Arithmetic, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
@@ -20,15 +21,15 @@ use crate::wait_queue::waiter_places::Fifo;
 pub struct LaneShares {
     total: RateBucket,
     lanes: Vec<LaneState>,
-    /// The latest visit: nobody passes at an earlier time.
+    /// The time of the latest visit: no request passes at an earlier time.
     last_visit: Timestamp,
     latest: LatestTime,
     max_waiters_per_lane: usize,
-    /// Counts charges, so that a receipt knows whether it is the latest.
+    /// Counts charges, so that a refund knows whether its charge was the latest.
     charges: u64,
 }
 
-/// An exact bucket with its limit.
+/// A bucket with exact state, and its limit.
 #[derive(Clone, Copy, Debug)]
 struct RateBucket {
     limit: TokenBucket,
@@ -38,22 +39,23 @@ struct RateBucket {
 #[derive(Debug)]
 struct LaneState {
     own: RateBucket,
-    /// What the first in line asks for.
+    /// The cost of the head of the lane's queue.
     first: Option<u64>,
-    /// Tokens charged for waiters that left before noticing their turn: the next in this lane use them.
+    /// Tokens charged for waiters that left before they noticed: the next waiters of this lane use
+    /// them.
     credit: u64,
     /// The latest charge that became credit.
     transferable_charge: Option<ChargeUndo>,
 }
 
-/// What a charge is given back by.
+/// What the refund of a charge needs.
 #[derive(Debug)]
 pub struct LaneCharge {
     cost: u64,
     undo: ChargeUndo,
 }
 
-/// Both buckets as they were before a charge; good while nothing was built on it.
+/// Both buckets as they were before a charge; valid until the next charge.
 #[derive(Clone, Copy, Debug)]
 struct ChargeUndo {
     cost: u64,
@@ -78,13 +80,13 @@ impl RateBucket {
         self.limit.charge(&mut self.bucket, at, at, cost);
     }
 
-    /// The tokens there, counting a part as a whole one.
+    /// The tokens in the bucket, with a partial token rounded up.
     fn available_tokens(&self, at: Timestamp) -> u64 {
         let whole = self.limit.remaining(&self.bucket, at);
         self.limit.limit().min(whole.saturating_add(1))
     }
 
-    /// When so much has passed from `from` on, one after the other.
+    /// When this much has passed from `from` on, one token after the other.
     fn pass_time(&self, from: Timestamp, cost: u128) -> Timestamp {
         let burst = self.limit.limit();
         let at_once = u64::try_from(cost).unwrap_or(u64::MAX).min(burst);
@@ -97,7 +99,7 @@ impl RateBucket {
 }
 
 impl LaneShares {
-    /// `lanes` have the rates of their shares, which in sum are within `total`.
+    /// `lanes` have the rates of their shares, whose sum is within `total`.
     pub(super) fn new(
         total: Rate,
         lanes: impl Iterator<Item = Rate>,
@@ -128,12 +130,12 @@ impl LaneShares {
         })
     }
 
-    /// What a lane is guaranteed.
+    /// The guaranteed rate of a lane.
     pub(super) fn rate_of(&self, lane: u32) -> Rate {
         self.lanes[index(lane)].own.limit.rate()
     }
 
-    /// Whether somebody waits in a lane above this one.
+    /// Whether a lane above this one has waiters.
     fn has_higher_waiter(&self, lane: u32) -> bool {
         let above = &self.lanes[..index(lane)];
         above.iter().any(|lane| lane.first.is_some())
@@ -143,6 +145,7 @@ impl LaneShares {
     fn earliest(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
         let own = self.lanes[index(lane)].own.earliest(from, cost)?;
         let own = own.max(self.total.earliest(from, cost)?);
+        // The spare tokens belong to the higher lane first.
         if own == from || self.has_higher_waiter(lane) {
             return Some(own);
         }
@@ -150,12 +153,12 @@ impl LaneShares {
         Some(spare.map_or(own, |spare| own.min(spare)))
     }
 
-    /// When there is so much beyond what the other lanes hold.
+    /// When this much is available beyond the tokens of the other lanes.
     fn spare_capacity_at(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
         let mut at = from;
-        // What the others hold only grows while this lane waits, until they are full. So each round comes
-        // closer to the right time from below, and few are needed. A time that is still too early is corrected
-        // when it comes.
+        // The tokens of the other lanes only grow while this lane waits, until they are full. So each
+        // round approaches the right time from below, and few are needed. A time that is still too
+        // early is corrected when it comes.
         for _ in 0..32 {
             let need = self.reserved_by_others(lane, at).saturating_add(cost);
             let next = self.total.earliest(from, need)?;
@@ -179,13 +182,13 @@ impl LaneShares {
         held.fold(0, u64::saturating_add)
     }
 
-    /// Follows a clock that was set back: all buckets hold what they held.
+    /// Follows a clock that was set back: all buckets keep their tokens.
     fn set_back(&mut self, from: Timestamp, to: Timestamp) {
         let lanes = self.lanes.iter_mut().map(|lane| &mut lane.own);
         for account in lanes.chain([&mut self.total]) {
             account.limit.move_to_clock(&mut account.bucket, from, to);
         }
-        // What was charged before isn't undone.
+        // Earlier charges can't be undone afterwards.
         self.charges += 1;
     }
 
@@ -197,6 +200,7 @@ impl LaneShares {
         if own.earliest(at, cost) == Some(at) {
             own.charge(at, cost);
         } else {
+            // It borrows: it spends its own tokens, and the rest comes from the common bucket alone.
             own.bucket = own.limit.empty(at);
         }
         self.total.charge(at, cost);
@@ -205,7 +209,7 @@ impl LaneShares {
 }
 
 impl QueueDiscipline for LaneShares {
-    /// The number of a lane.
+    /// The index of a lane.
     type Client = u32;
     type Receipt = LaneCharge;
 
@@ -256,7 +260,7 @@ impl QueueDiscipline for LaneShares {
         let credit = u128::from(state.credit);
         let own = (lines.of(*lane).cost() + u128::from(cost)).saturating_sub(credit);
         let own = state.own.pass_time(now, own);
-        // With everybody before it, and all other lanes full.
+        // With all waiters before it, and all other lanes full.
         let bursts = self.other_lanes(*lane).map(|other| other.own.limit.limit());
         let held: u128 = bursts.map(u128::from).sum();
         let all = lines.cost() + u128::from(cost) + held;
@@ -283,7 +287,7 @@ impl QueueDiscipline for LaneShares {
             Some((lane, due))
         };
         let turns = self.lanes.iter().enumerate().filter_map(turn);
-        // The least by time, the highest lane among equals.
+        // The earliest; the highest lane among equals.
         turns.min_by_key(|(lane, due)| (*due, *lane))
     }
 
@@ -323,9 +327,11 @@ impl QueueDiscipline for LaneShares {
     fn refund(&mut self, _now: Timestamp, lane: u32, receipt: LaneCharge) {
         let LaneCharge { cost, undo } = receipt;
         let state = &mut self.lanes[index(lane)];
+        // The next waiter uses the tokens as credit; it needs no refund.
         if state.first.is_some() {
             state.credit = state.credit.saturating_add(cost);
             state.transferable_charge = Some(undo);
+        // Nobody waits, so the buckets are restored, unless another charge was made since.
         } else if undo.charges == self.charges && undo.cost == cost {
             state.own.bucket = undo.own;
             self.total.bucket = undo.total;

@@ -1,4 +1,4 @@
-//! Lanes on virtual time: guaranteed shares, what is lent and to whom, and the bound for all.
+//! Lanes on virtual time: guaranteed shares, lending, and the bound of all lanes together.
 
 use proptest::prelude::*;
 use tollgate_core::{Arithmetic, Bucket, Outcome, Rate, Timestamp, TokenBucket};
@@ -24,7 +24,7 @@ fn two() -> SharedQueue<LaneShares> {
     queue(Rate::per_second(100).burst(10), &[(60, 6), (40, 4)])
 }
 
-/// What passes of `asks` requests a second in each lane within ten seconds, decided now.
+/// How many of `asks` requests a second pass in each lane within ten seconds, without waiting.
 fn decided(mut queue: SharedQueue<LaneShares>, asks: &[u64]) -> Vec<u64> {
     let mut passed = vec![0; asks.len()];
     for milli in 0..10_000u64 {
@@ -38,7 +38,7 @@ fn decided(mut queue: SharedQueue<LaneShares>, asks: &[u64]) -> Vec<u64> {
     passed
 }
 
-/// The same for those who wait, with never more than five in a lane.
+/// The same with waiters, never more than five in a lane.
 fn queued(mut queue: SharedQueue<LaneShares>, asks: &[u64]) -> Vec<u64> {
     let mut passed = vec![0; asks.len()];
     let mut lane_of = std::collections::HashMap::new();
@@ -89,7 +89,7 @@ fn sixty_and_forty_of_a_hundred_in_all_mixes() {
         // One uses a part of its share: the other gets the rest.
         about(&form(two(), &[20, 500]), &[200, 800]);
         about(&form(two(), &[500, 10]), &[900, 100]);
-        // Both within their shares pass whole.
+        // Both lanes within their shares: everything passes.
         assert_eq!(form(two(), &[60, 40]), [600, 400]);
     }
 }
@@ -107,7 +107,7 @@ fn what_is_left_goes_to_the_highest_lane_that_waits() {
     // The highest wants 10 of its 50: the other 40 go to the second; the third never starves.
     about(&queued(three(), &[10, 500, 500]), &[100, 700, 200]);
     about(&queued(three(), &[500, 500, 500]), &[500, 300, 200]);
-    // What no lane is guaranteed is lent as well.
+    // The part that is guaranteed to no lane is lent as well.
     let loose = queue(Rate::per_second(100).burst(10), &[(30, 3), (20, 2)]);
     about(&queued(loose, &[500, 500]), &[800, 200]);
 }
@@ -163,8 +163,8 @@ fn one_who_goes_without_noticing_hands_its_token_on_or_back() {
 }
 
 proptest! {
-    /// One lane keeps to its share and is never refused, the others do what they like, and all of
-    /// them together keep to the rate.
+    /// One lane keeps to its share and is never denied, whatever the others do, and all of them
+    /// together keep to the rate.
     #[test]
     fn within_its_share_a_lane_always_passes(
         seed in any::<u64>(),
@@ -212,7 +212,7 @@ proptest! {
         }
     }
 
-    /// A denial says when to come back, tightly, if nobody else comes.
+    /// A denial's `retry_after` is tight if no further request comes.
     #[test]
     fn retry_after_is_tight(seed in any::<u64>(), others in 0..40u64) {
         let fresh = || {
@@ -238,8 +238,8 @@ proptest! {
         }
     }
 
-    /// Who is let in with a deadline passes by it if nobody comes after it, and who isn't is told no
-    /// less than it would have waited.
+    /// A waiter that is admitted with a deadline passes by it if no further request comes, and the
+    /// estimate for one that isn't is at least its real wait.
     #[test]
     fn what_one_is_told_to_expect_is_honest(seed in any::<u64>(), others in 1..60u64) {
         let fresh = || {
@@ -252,7 +252,7 @@ proptest! {
             let lane = u32::try_from(random.below(3)).unwrap();
             (queue, lane, 1 + random.below(4), random.below(SECOND))
         };
-        // When it passes if it has all the time in the world.
+        // When it passes without a deadline.
         let passes = |queue: &mut SharedQueue<LaneShares>, id| loop {
             let now = queue.next_at().unwrap();
             queue.advance(now);
@@ -279,7 +279,7 @@ proptest! {
             Err(RateDenied::DeadlineExceeded(decision)) => {
                 let told = Timestamp::ZERO + decision.wait_or_max();
                 prop_assert!(told >= really, "told {told}, was {really}");
-                // Its own share alone, or a line with all other lanes full: no worse than that.
+                // Its own share alone, or a queue with all other lanes full: no worse than that.
                 prop_assert!(told <= really.plus_nanos(SECOND), "told {told}, was {really}");
             }
             other => prop_assert!(false, "{other:?}"),

@@ -1,4 +1,4 @@
-//! What can be chosen about a quota limiter before it is built or opened.
+//! The settings of a quota limiter before it is built or opened.
 
 use std::fmt;
 use std::path::Path;
@@ -16,14 +16,16 @@ use crate::WhenFull;
 use crate::clock::{Clock, Wall, WithClock};
 use crate::striped_counters::Counters;
 
-/// What requests get while as much is unsaved as may be, because the store fails or is slow.
+/// What happens to requests while the bound on unsaved units is reached, because the file fails or is
+/// slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFileFailure {
-    /// They are refused until a flush succeeds, so the bound on what a crash loses holds: the default.
+    /// They are denied until a flush succeeds, so the bound on what a crash loses holds. The default.
     #[default]
     Deny,
-    /// They are granted and counted in memory: a crash loses all since the last flush that succeeded.
+    /// They are granted and counted in memory. A crash loses everything since the last flush that
+    /// succeeded.
     Allow,
 }
 
@@ -31,23 +33,23 @@ pub enum OnFileFailure {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// What was granted is saved later: a crash may grant up to
-    /// [`max_unsaved`](Builder::max_unsaved) units a second time. The default.
+    /// Grants first, saves later. After a crash, up to [`max_unsaved`](Builder::max_unsaved) units may
+    /// be granted a second time. The default.
     #[default]
     Periodic,
-    /// A block of units is saved as used before any of it is granted: a crash never grants a unit
-    /// twice, but each key may lose up to a block. A key's first charge in a period waits for the disk,
-    /// and so does one that comes before the next block was saved, which begins when half of the last
-    /// is used. If the disk fails, such charges are refused, whatever [`OnFileFailure`] says.
+    /// Saves a block of units as used before granting any of it. A crash never grants a unit twice, but
+    /// each key may lose up to a block. A key's first charge in a period waits for the disk. So does a
+    /// charge that comes before the next block is saved, which starts when half of the last block is
+    /// used. If the disk fails, such charges are denied, whatever [`OnFileFailure`] is set to.
     WriteAhead {
-        /// How many units of a key are saved ahead.
+        /// The units of a key that are saved ahead together.
         block: u64,
     },
 }
 
 /// Builds a [`QuotaLimiter`]; made by [`QuotaLimiter::builder`].
 ///
-/// It reads [`Wall`] unless given another clock, whose times are nanoseconds since the Unix epoch too.
+/// The default clock is [`Wall`]. Other clocks must also count nanoseconds since the Unix epoch.
 ///
 /// ```
 /// use std::time::Duration;
@@ -71,7 +73,7 @@ pub enum Durability {
 /// ```
 pub type Builder<C = Wall> = WithClock<Settings, C>;
 
-/// What is chosen of a quota limiter before it is built or opened, but for its clock.
+/// The settings of a quota limiter, except its clock.
 pub struct Settings {
     quota: Quota,
     capacity: usize,
@@ -108,25 +110,25 @@ impl Builder {
 }
 
 impl<C> Builder<C> {
-    /// What happens to new keys at the cap: [`WhenFull::DenyNew`] unless said otherwise, or
-    /// [`WhenFull::AdmitNew`]. Those that have nothing left that counts make room first.
+    /// What happens to new keys when the table is full: [`WhenFull::DenyNew`] by default, or
+    /// [`WhenFull::AdmitNew`]. Keys with nothing left that counts are dropped first.
     pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self
     }
 
-    /// Calls `tell` when a charge brings a key to one of these percentages of its quota, once for
-    /// each key, percentage and period; on a rolling quota again after it has fallen below.
+    /// Calls `tell` when a charge brings a key to one of these percentages of its quota: once for each
+    /// key, percentage and period, and on a rolling quota again after usage has fallen below.
     ///
-    /// It is called on the thread that charges, with no lock held. What was told is saved with the
-    /// key, so it is told again only if a crash has lost the charge too.
+    /// The call runs on the charging thread, with no lock held. Reached thresholds are saved with the
+    /// key, so a threshold is repeated only if a crash has lost the charge too.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
     ///
-    /// let told = Arc::new(Mutex::new(Vec::new()));
-    /// let log = Arc::clone(&told);
+    /// let reported = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&reported);
     /// let limiter = QuotaLimiter::builder(Quota::per_day(1_000), 1_000_000)
     ///     .clock(Manual::new())
     ///     .on_threshold(&[80, 100], move |event| {
@@ -137,7 +139,7 @@ impl<C> Builder<C> {
     ///     limiter.check_n("tenant", 90);
     /// }
     /// limiter.check_n("tenant", 100);
-    /// assert_eq!(*told.lock().unwrap(), [(80, 810), (100, 1_000)]);
+    /// assert_eq!(*reported.lock().unwrap(), [(80, 810), (100, 1_000)]);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn on_threshold<F>(mut self, percentages: &[u8], tell: F) -> Self
@@ -154,28 +156,28 @@ impl<C> Builder<C> {
         self
     }
 
-    /// How often what was granted is saved: every second unless said otherwise. A crash loses at
-    /// most what was granted in such a time and the time that a flush takes.
+    /// How often granted units are saved: every second by default. A crash loses at most what was
+    /// granted in this interval plus the duration of a flush.
     pub fn flush_every(mut self, interval: Duration) -> Self {
         self.settings.limits.flush_every = interval;
         self
     }
 
-    /// How many units may be granted and not saved: 100,000 unless said otherwise. A crash loses no
-    /// more, or one request's cost if that alone is more. At half of it a flush begins early.
+    /// How many units may be granted but not saved: 100,000 by default. A crash loses at most this
+    /// many, or one request's cost if that is more. At half of it, a flush starts early.
     pub fn max_unsaved(mut self, units: u64) -> Self {
         self.settings.limits.max_unsaved = units;
         self
     }
 
-    /// What requests get while as much is unsaved as may be: [`OnFileFailure::Deny`] unless said
-    /// otherwise.
+    /// What happens to requests while the bound on unsaved units is reached: [`OnFileFailure::Deny`] by
+    /// default.
     pub fn on_file_failure(mut self, policy: OnFileFailure) -> Self {
         self.settings.limits.on_failure = policy;
         self
     }
 
-    /// What a crash costs: [`Durability::Periodic`] unless said otherwise.
+    /// What a crash costs: [`Durability::Periodic`] by default.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.settings.limits.durability = durability;
         self
@@ -183,16 +185,17 @@ impl<C> Builder<C> {
 }
 
 impl<C: Clock> Builder<C> {
-    /// Builds one that counts in memory, and forgets when it is dropped.
+    /// Builds a limiter that counts in memory and loses its counts when it is dropped.
     ///
     /// # Errors
-    /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
+    /// If [`at_cap`](Self::at_cap) got a choice that this limiter doesn't support.
     pub fn build(self) -> Result<QuotaLimiter<C>, LimitError> {
         self.check_at_cap()?;
         Ok(self.build_unchecked())
     }
 
-    /// A key that shares a quota, or is evicted and starts afresh, would have another quota than was agreed.
+    /// Rejects the other choices: a key that shared a quota, or restarted after an eviction, would
+    /// exceed the agreed quota.
     fn check_at_cap(&self) -> Result<(), LimitError> {
         match self.settings.at_cap {
             WhenFull::DenyNew | WhenFull::AdmitNew => Ok(()),
@@ -205,15 +208,15 @@ impl<C: Clock> Builder<C> {
         self.into_limiter(table, None)
     }
 
-    /// Builds one that goes on from a file, and keeps its counts there. A file that isn't there is
-    /// made; one that can't be read whole is an error, and stays as it is.
+    /// Builds a limiter that continues from a file, and keeps its counts there. A missing file is
+    /// created. A file that can't be read completely is an error, and stays as it is.
     ///
-    /// Beside the file there will be one that ends in `.lock`, and for moments one in `.new`.
+    /// Beside the file there will be a `.lock` file, and briefly a `.new` file.
     ///
     /// # Errors
     /// If the file can't be read or written, is in use, damaged or of another kind, or holds more keys
-    /// than may be counted; or if [`at_cap`](Self::at_cap) was given a choice that this limiter
-    /// doesn't have.
+    /// than the capacity; or if [`at_cap`](Self::at_cap) got a choice that this limiter doesn't
+    /// support.
     pub fn open(self, path: impl AsRef<Path>) -> Result<QuotaLimiter<C>, FileError> {
         let path = path.as_ref();
         self.check_at_cap().map_err(FileError::Limit)?;

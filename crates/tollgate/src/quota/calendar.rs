@@ -1,8 +1,8 @@
-//! Where the periods of a calendar begin and end, in a time zone with its summer times.
+//! Where calendar periods begin and end in a time zone with daylight saving time.
 //!
-//! A period begins at a date and ends where the next begins. A time belongs to the last period that
-//! has begun, so the periods follow each other without gap or overlap even where clocks go back over
-//! midnight, or a zone leaves out a whole day (which is then an empty period).
+//! A period begins at a date and ends where the next begins. A time belongs to the last period that has
+//! begun. So periods follow each other without gap or overlap, even where clocks go back over midnight,
+//! or where a zone skips a whole day (which is then an empty period).
 
 use std::fmt;
 
@@ -32,14 +32,14 @@ pub(super) enum CalendarUnit {
 /// Where a month begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum MonthAnchor {
-    /// At midnight of this day, or of the last one.
+    /// At midnight of this day, or of the month's last day if the month is shorter.
     Day(i8),
-    /// On the day and at the time of day of this time, nanoseconds since the epoch.
+    /// On the day of the month and at the time of day of this time, in nanoseconds since the epoch.
     Start(u64),
 }
 
 impl Calendar {
-    /// When the period that `now` lies in begins and ends, in nanoseconds since the epoch.
+    /// The start and the end of the period that contains `now`, in nanoseconds since the epoch.
     pub(super) fn period_at(&self, now: u64) -> (u64, u64) {
         let whole = (0, u64::MAX);
         let Ok(time) = Timestamp::from_nanosecond(i128::from(now)) else {
@@ -52,7 +52,7 @@ impl Calendar {
         found.map_or(whole, |(start, end)| (nanos(start), nanos(end)))
     }
 
-    /// The last date whose period has begun, and the next.
+    /// The starts of the last period that has begun and of the next.
     fn dated_period_at(&self, now: Timestamp) -> Option<(i128, i128)> {
         let at = now.as_nanosecond();
         let mut first = self.first_date(self.zone.to_datetime(now).date())?;
@@ -69,7 +69,7 @@ impl Calendar {
         }
     }
 
-    /// The date that stands for the period around `date`, give or take one.
+    /// The first date of the period around `date`, give or take one period.
     fn first_date(&self, date: Date) -> Option<Date> {
         match self.unit {
             CalendarUnit::Hour | CalendarUnit::Day => Some(date),
@@ -91,8 +91,8 @@ impl Calendar {
         date.checked_add(span.ok()?).ok()
     }
 
-    /// When the period of a date begins. A time that clocks leave out begins when they go on, one
-    /// that they show twice begins the first time.
+    /// The start of the period of a date. If the clocks skip that time of day, the period begins when
+    /// they continue; if they show it twice, it begins at the first.
     fn start_of(&self, date: Date) -> Option<i128> {
         let begin = match self.unit {
             CalendarUnit::Hour | CalendarUnit::Day | CalendarUnit::Week(_) => {
@@ -109,7 +109,8 @@ impl Calendar {
         let left_out = matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. });
         let time = ambiguous.compatible().ok()?;
         if left_out {
-            // As far behind the change of clocks as the time that they leave out is.
+            // `compatible` puts a skipped time after the gap, as far as it lies in the gap. The period
+            // begins at the clock change itself.
             let change = self.zone.preceding(one_nano_later(time)).next()?;
             return Some(change.timestamp().as_nanosecond());
         }
@@ -126,7 +127,7 @@ impl Calendar {
         }
     }
 
-    /// The hour by the offset in force, cut where a zone shifts by less than an hour.
+    /// The hour by the offset in force, cut short where a zone shifts by less than an hour.
     fn hour_period_at(&self, now: Timestamp) -> (i128, i128) {
         let at = now.as_nanosecond();
         let offset = self.zone.to_offset(now);
@@ -150,7 +151,7 @@ impl Calendar {
     }
 }
 
-/// What its text says after the count and the slash.
+/// The part of a quota's text after the count and the slash.
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit {
@@ -171,7 +172,7 @@ impl fmt::Display for Calendar {
     }
 }
 
-/// So that a change of clocks at this very time precedes it.
+/// So that a clock change at this very time precedes it.
 fn one_nano_later(time: Timestamp) -> Timestamp {
     let after = time.checked_add(Span::new().nanoseconds(1));
     after.unwrap_or(time)
@@ -181,12 +182,12 @@ fn offset_nanos(offset: Offset) -> i128 {
     i128::from(offset.seconds()) * 1_000_000_000
 }
 
-/// A time that fits 64 bits of nanoseconds is before the year 2555, and so in jiff's range.
+/// Any time that fits into 64 bits of nanoseconds is before the year 2555, and so within jiff's range.
 fn timestamp(nanos: u64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::MAX)
 }
 
-/// Periods that began before 1970 begin then, and those beyond 64 bits never end.
+/// Periods that began before 1970 begin at 0; those beyond 64 bits never end.
 fn nanos(time: i128) -> u64 {
     u64::try_from(time.max(0)).unwrap_or(u64::MAX)
 }

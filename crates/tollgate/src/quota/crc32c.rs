@@ -1,4 +1,4 @@
-//! CRC-32C: tells any damage of up to 32 bits in a row, and all but one of 2³² others.
+//! CRC-32C: detects any burst of damage up to 32 bits, and all but one in 2³² of other damages.
 
 const TABLE: [u32; 256] = table();
 
@@ -12,7 +12,7 @@ const fn table() -> [u32; 256] {
             let carry = value & 1;
             value >>= 1;
             if carry == 1 {
-                // Castagnoli's polynomial, its bits in reverse.
+                // Castagnoli's polynomial, bit-reversed.
                 value ^= 0x82F6_3B78;
             }
             bit += 1;
@@ -26,11 +26,11 @@ const fn table() -> [u32; 256] {
 
 #[cfg(test)]
 std::thread_local! {
-    /// How many bytes this thread has summed.
+    /// The number of bytes that this thread has checksummed.
     pub(super) static SUMMED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The checksum of the parts one after the other.
+/// The checksum of the concatenated parts.
 pub(super) fn crc32c(parts: &[&[u8]]) -> u32 {
     #[cfg(test)]
     SUMMED.set(SUMMED.get() + parts.iter().map(|part| part.len()).sum::<usize>());

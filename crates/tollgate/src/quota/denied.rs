@@ -1,4 +1,4 @@
-//! Why a charge to a quota was refused, and what tells that it was charged.
+//! Why a charge to a quota was denied, and the receipt of one that was made.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use tollgate_core::{Decision, Outcome};
 
 use super::Quota;
 
-/// Nothing was charged. Its text begins with "quota:", that of a rate with "rate limit:".
+/// Why a charge was denied; nothing was charged. The text begins with "quota:", that of a rate limit
+/// with "rate limit:".
 ///
 /// ```
 /// use tollgate::{Quota, QuotaLimiter, Timestamp, clock::Manual};
@@ -15,62 +16,63 @@ use super::Quota;
 /// let june = Timestamp::from_secs(1_717_200_000);
 /// let limiter = QuotaLimiter::builder(Quota::per_month(2), 1_000_000).clock(Manual::starting_at(june)).build()?;
 /// limiter.charge("tenant", 2)?;
-/// let refused = limiter.charge("tenant", 1).unwrap_err();
-/// assert_eq!(refused.to_string(), "quota: 2/month is used up; resets in 30d");
+/// let denied = limiter.charge("tenant", 1).unwrap_err();
+/// assert_eq!(denied.to_string(), "quota: 2/month is used up; resets in 30d");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaDenied {
-    /// The quota has less left than the cost.
+    /// The quota has fewer units remaining than the cost.
     Exhausted {
-        /// The quota that was asked.
+        /// The quota that denied.
         quota: Quota,
-        /// What it said.
+        /// The quota's decision.
         decision: Decision,
     },
-    /// The cost is above the quota, so retrying would be pointless.
+    /// The cost is above the quota, so no retry can succeed.
     ExceedsQuota {
-        /// The quota that was asked.
+        /// The quota that denied.
         quota: Quota,
-        /// What it said.
+        /// The quota's decision.
         decision: Decision,
     },
-    /// The key is new, and the limiter counts as many keys as it may.
+    /// The key is new, and the table is full.
     TooManyKeys {
-        /// How many may be counted.
+        /// The most keys that the table holds.
         capacity: usize,
         /// When to try again.
         decision: Decision,
     },
-    /// As many units are granted and not yet saved as may be lost in a crash.
+    /// The bound on units that are granted but not saved is reached.
     TooMuchUnsaved {
-        /// How many may be lost.
+        /// The bound.
         max_unsaved: u64,
         /// When to try again.
         decision: Decision,
     },
-    /// The next block of the key can't be saved ahead, because the store fails.
+    /// The key's next block can't be saved ahead, because the file fails.
     ClaimNotSaved {
         /// When to try again.
         decision: Decision,
     },
-    /// This process was forked from the one that opened the store, which alone grants from it.
+    /// This process was forked from the one that opened the file. Only the parent process may grant
+    /// units.
     Forked {
-        /// A refusal for ever.
+        /// Never: no retry can succeed.
         decision: Decision,
     },
-    /// The key is longer than keys may be.
+    /// The key is too long.
     KeyTooLong {
-        /// Its bytes.
+        /// The length of the key in bytes.
         bytes: usize,
-        /// A refusal for ever.
+        /// Never: no retry can succeed.
         decision: Decision,
     },
 }
 
 impl QuotaDenied {
-    /// The bytes that a key may have.
+    /// The most bytes of a key.
     pub const MAX_KEY_BYTES: usize = 1024;
 
     pub(super) fn used_up(quota: Quota, decision: Decision) -> Self {
@@ -80,7 +82,7 @@ impl QuotaDenied {
         }
     }
 
-    /// What is told where no retry is of use.
+    /// The decision when no retry can succeed.
     const NEVER_DECISION: Decision =
         Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
 
@@ -93,7 +95,7 @@ impl QuotaDenied {
         Self::KeyTooLong { bytes, decision }
     }
 
-    /// What the quota said: remaining, `retry_after`, `reset_after`.
+    /// The decision of the quota: remaining, `retry_after`, `reset_after`.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::Exhausted { decision, .. }
@@ -149,28 +151,27 @@ impl fmt::Display for QuotaDenied {
 
 impl std::error::Error for QuotaDenied {}
 
-/// A charge that was made, to be given back once if the request didn't happen.
-///
-/// Dropping it means that the request happened.
+/// A charge that was made. It can be refunded once, if the request didn't happen; dropping it keeps the
+/// charge.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "give it back if the request didn't happen, or let it go"]
+#[must_use = "refund it if the request didn't happen; dropping it keeps the charge"]
 pub struct Receipt {
     pub(super) decision: Decision,
-    /// The state of the key that was charged.
+    /// The id of the key's entry at the time of the charge. A reset changes it.
     pub(super) id: u64,
-    /// When it was charged, which tells where it was counted.
+    /// The time of the charge, which determines the lot in which it was counted.
     pub(super) at: u64,
     pub(super) cost: u64,
 }
 
 impl Receipt {
-    /// What the quota said when it was charged.
+    /// The quota's decision at the time of the charge.
     pub const fn decision(&self) -> &Decision {
         &self.decision
     }
 }
 
-/// A wait for people: its two largest units, rounded up.
+/// A wait in a readable format: its two largest units, rounded up.
 struct RoundedDuration(Duration);
 
 impl fmt::Display for RoundedDuration {

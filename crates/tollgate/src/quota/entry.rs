@@ -1,9 +1,11 @@
-//! What is kept of one key: what it has used by each sort of period that it was charged under.
+//! The state of one key: its usage, counted separately by each kind of period that it was charged
+//! under.
 //!
-//! Every account counts every charge, so each quota is judged by what was spent within its own period,
-//! whichever quota let it pass.
+//! Every account counts every charge. So each quota is evaluated by the usage within its own period,
+//! whichever quota allowed the charges.
 //!
-//! If the clock is set back by more than a period, what counts goes on in the period that the clock shows then.
+//! If the clock is set back by more than a period, the counted usage continues in the period that the
+//! clock shows then.
 
 use std::sync::Arc;
 
@@ -14,41 +16,42 @@ use super::period::{Period, PeriodPart};
 use crate::Timestamp;
 use crate::clock_steps::CLOCK_SLACK;
 
-/// The most sorts of periods that are told apart for one key. Of more, the two that were asked longest ago
-/// are counted as one, that lasts as long as either can.
+/// The most kinds of periods that are counted separately for a key. Beyond that, the two that were
+/// charged least recently are merged into one whose lots live as long as either's.
 pub(super) const MAX_PERIODS: usize = 4;
 
 /// One key.
 #[derive(Clone, Debug)]
 pub(super) struct QuotaEntry {
     pub(super) key: Arc<[u8]>,
-    /// A reset changes it, so that what was charged before isn't given back.
+    /// A reset changes it, so that earlier charges can't be refunded.
     pub(super) id: u64,
-    /// The latest time it was charged at. It is never judged at an earlier one.
+    /// The time of the latest charge. The key is never evaluated at an earlier time.
     pub(super) last_charge_nanos: u64,
-    /// The account of the period that it was charged under last.
+    /// The account of the period of the latest charge.
     pub(super) current: PeriodAccount,
-    /// Those of other periods, the most recently charged first.
+    /// The accounts of other periods, the most recently charged first.
     pub(super) previous: Vec<PeriodAccount>,
-    /// Whether it is to be saved.
+    /// Whether it has changes that aren't saved.
     pub(super) is_dirty: bool,
-    /// With [`Durability::WriteAhead`](super::Durability): how much more than was used the next save claims.
+    /// With [`Durability::WriteAhead`](super::Durability): how many units beyond the used ones the next
+    /// save claims.
     pub(super) requested_claim: u64,
 }
 
-/// The answer to a key, before anything is charged.
+/// The decision about a key, before anything is charged.
 pub(super) struct QuotaEvaluation {
     pub(super) decision: Decision,
-    /// The time it was judged at: a key's time never goes back.
+    /// The time of the evaluation, which never goes back for a key.
     pub(super) at: u64,
-    /// What was used before it, which is more than the count after a quota got smaller.
+    /// The usage before the charge; above the count if the quota was lowered.
     pub(super) used: u64,
-    /// Where a charge that passes is counted by its quota.
+    /// The part of the period in which the quota counts the charge.
     period_part: Option<PeriodPart>,
 }
 
 impl QuotaEvaluation {
-    /// The answer of an unlimited quota, which counts nothing.
+    /// The decision of an unlimited quota, which counts nothing.
     pub(super) fn unlimited(at: u64) -> Self {
         Self {
             decision: Decision::UNLIMITED,
@@ -84,7 +87,7 @@ impl QuotaEntry {
         self.accounts().find(|account| account.counts_period(quota))
     }
 
-    /// When it will be like a key that was never seen.
+    /// The time from which it is indistinguishable from an unknown key.
     pub(super) fn idle_at(&self) -> u64 {
         self.accounts()
             .map(PeriodAccount::idle_at)
@@ -92,14 +95,14 @@ impl QuotaEntry {
             .unwrap_or(0)
     }
 
-    /// Its place in the order of idle keys.
+    /// Its position in the order of idle keys.
     pub(super) fn idle_key(&self) -> (u64, u64) {
         (self.idle_at(), self.id)
     }
 
-    /// What counts under a quota of a period that it was not charged under yet: the most that any other
-    /// knows of, as if all of it had been charged when the latest was. That doesn't move as time passes,
-    /// so a wait that was told comes true.
+    /// The usage that a new kind of period starts with: the most that any other account counts, as if
+    /// all of it had been charged at the latest charge. That doesn't change as time passes, so an
+    /// announced wait stays true.
     fn carried_usage(&self, quota: &Quota, at: u64) -> Option<UsageLot> {
         let until = quota.part_at(self.last_charge_nanos).until;
         let used = self.accounts().map(|account| account.used(at));
@@ -107,7 +110,8 @@ impl QuotaEntry {
         (until > at && amount > 0).then_some(UsageLot { until, amount })
     }
 
-    /// Charges a cost that was judged to fit; returns what is used then by its quota, and the peak before.
+    /// Charges a cost that was evaluated to fit. Returns the usage under its quota, and the peak
+    /// before.
     pub(super) fn charge(
         &mut self,
         judged: &QuotaEvaluation,
@@ -126,7 +130,7 @@ impl QuotaEntry {
         (used, peak)
     }
 
-    /// Makes the account of this quota the first; if it is new, it is opened with what counts.
+    /// Makes the account of this quota the current one; a new one starts with the carried usage.
     fn switch_period(&mut self, quota: &Quota, at: u64) {
         if self.current.counts_period(quota) {
             return;
@@ -143,7 +147,7 @@ impl QuotaEntry {
                 own.peak = own.used(at);
                 own
             }
-            // It counts nothing, and isn't charged.
+            // An unlimited quota counts nothing, so it has no account.
             (None, None) => return,
         };
         self.previous
@@ -153,8 +157,8 @@ impl QuotaEntry {
         }
     }
 
-    /// Merges the two accounts that were asked longest ago into one, whose span is as long as either period
-    /// can be: whichever is asked again finds no less than was spent.
+    /// Merges the two accounts that were charged least recently into one, whose span covers both.
+    /// Whichever period is used again finds no less than was spent.
     fn merge_oldest(&mut self, at: u64) {
         let (Some(one), Some(other)) = (self.previous.pop(), self.previous.pop()) else {
             return;
@@ -175,7 +179,7 @@ impl QuotaEntry {
         }
     }
 
-    /// How much of what the file counts already is left for a charge that was judged to fit.
+    /// How many units of the saved claim remain for a charge that was evaluated to fit.
     pub(super) fn claimed(&self, judged: &QuotaEvaluation, quota: &Quota) -> u64 {
         if self.account(quota).is_none() {
             return 0;
@@ -184,12 +188,13 @@ impl QuotaEntry {
         claimed.min().unwrap_or(0)
     }
 
-    /// Gives back what was charged at a time, wherever it still counts; returns how much.
+    /// Refunds a charge that was made at this time, in every account where it still counts. Returns the
+    /// refunded units.
     pub(super) fn refund_charge(&mut self, charged_at: u64, cost: u64, now: u64) -> u64 {
         self.update_accounts(now, |account| account.refund_charge(charged_at, cost))
     }
 
-    /// Gives back to the latest lots, whatever they were charged for; returns how much.
+    /// Refunds units of the latest lots, whatever they were charged for. Returns the refunded units.
     pub(super) fn refund(&mut self, units: u64, now: u64) -> u64 {
         self.update_accounts(now, |account| account.refund(units))
     }
@@ -204,13 +209,13 @@ impl QuotaEntry {
     }
 }
 
-/// What a quota finds of a key.
+/// A key's usage under one quota.
 #[derive(Default)]
 struct UsageSnapshot {
     used: u64,
-    /// When nothing of it will be left.
+    /// The time when nothing of it counts any more.
     reset_at: u64,
-    /// When a cost fits.
+    /// The time when the cost fits.
     fits_at: u64,
 }
 
@@ -224,7 +229,8 @@ impl UsageSnapshot {
                 fits_at: account.time_until_at_most(left, at),
             };
         }
-        // Until the key is charged by this period, what counts runs out by whichever ends first.
+        // Until the key is charged under this period, its usage expires with the account or the period,
+        // whichever is first.
         let Some(carried) = entry.carried_usage(quota, at) else {
             return Self::default();
         };
@@ -240,7 +246,7 @@ impl UsageSnapshot {
     }
 }
 
-/// Judges a cost without writing. A key that isn't there is judged no earlier than `floor`.
+/// Evaluates a cost without writing. An unknown key is evaluated no earlier than `floor`.
 pub(super) fn evaluate(
     entry: Option<&QuotaEntry>,
     floor: u64,
@@ -281,27 +287,28 @@ pub(super) fn evaluate(
     }
 }
 
-/// The most lots of an account: the parts of a rolling period, and the one it is in.
+/// The most lots of an account: the parts of a rolling period, and the current part.
 pub(super) const MAX_LOTS: usize = 64;
 
-/// What was used in one part of a period, and when that counts no more.
+/// The usage within one part of a period, and the time until which it counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct UsageLot {
     pub(super) until: u64,
     pub(super) amount: u64,
 }
 
-/// All that a key was charged, under whichever quota, counted by one sort of period. Its lots are in the
-/// order of their `until`.
+/// All charges of a key, whatever their quota, counted by one kind of period. Lots are ordered by
+/// `until`.
 #[derive(Clone, Debug)]
 pub(super) struct PeriodAccount {
     pub(super) period: Arc<Period>,
-    /// The most that was used since anything ran out: thresholds up to it were told.
+    /// The most usage since the last lot expired. Thresholds up to it were notified already.
     pub(super) peak: u64,
-    /// Where the latest charge was counted.
+    /// The part of the latest charge.
     period_part: PeriodPart,
     pub(super) lots: Vec<UsageLot>,
-    /// With [`Durability::WriteAhead`](super::Durability): what the file counts already of the latest lot.
+    /// With [`Durability::WriteAhead`](super::Durability): the units of the latest lot that the file
+    /// counts as used already.
     pub(super) claim: UsageLot,
 }
 
@@ -311,23 +318,23 @@ impl PeriodAccount {
             period,
             peak: 0,
             period_part: PeriodPart::default(),
-            // A calendar quota needs no second.
+            // A calendar quota needs no second lot.
             lots: Vec::with_capacity(1),
             claim: UsageLot::default(),
         }
     }
 
-    /// Whether it counts as this quota does.
+    /// Whether it counts by the same period as this quota.
     pub(super) fn counts_period(&self, quota: &Quota) -> bool {
         self.period.tag == quota.tag()
     }
 
-    /// The part that a time lies in, if it is that of the latest charge.
+    /// The part that contains a time, if that is the part of the latest charge.
     pub(super) fn known_part(&self, at: u64) -> Option<PeriodPart> {
         self.period_part.contains(at).then_some(self.period_part)
     }
 
-    /// Notes the part that the next charge lies in, so that it need not be looked for.
+    /// Remembers the part of the next charge, so that it needn't be computed again.
     pub(super) fn set_part(&mut self, part: Option<PeriodPart>) {
         self.period_part = part.unwrap_or(self.period_part);
     }
@@ -346,23 +353,23 @@ impl PeriodAccount {
             .fold(0, |sum, lot| sum.saturating_add(lot.amount))
     }
 
-    /// What is in its latest lot.
+    /// The units in the latest lot.
     pub(super) fn latest(&self) -> u64 {
         self.lots.last().map_or(0, |lot| lot.amount)
     }
 
-    /// When nothing will be left of it.
+    /// The time when nothing of it counts any more.
     pub(super) fn idle_at(&self) -> u64 {
         self.lots.last().map_or(0, |lot| lot.until)
     }
 
-    /// When nothing that counts at `at` will be left.
+    /// The time when nothing that counts at `at` counts any more.
     pub(super) fn reset_at(&self, at: u64) -> u64 {
         let counted = self.live_lots(at).filter(|lot| lot.amount > 0);
         counted.last().map_or(0, |lot| lot.until)
     }
 
-    /// When no more than this much will be used, if nobody uses more.
+    /// The time when usage has fallen to `most`, if no further request comes.
     pub(super) fn time_until_at_most(&self, most: u64, at: u64) -> u64 {
         let over = u128::from(self.used(at)).saturating_sub(u128::from(most));
         let mut freed = 0;
@@ -376,7 +383,7 @@ impl PeriodAccount {
         }
     }
 
-    /// Drops what counts no more, and lets thresholds be told again from what is left.
+    /// Drops expired lots, and lowers the peak so that thresholds can be notified again.
     pub(super) fn drop_expired(&mut self, at: u64) {
         let before = self.lots.len();
         self.lots.retain(|lot| lot.until > at);
@@ -385,7 +392,7 @@ impl PeriodAccount {
         }
     }
 
-    /// Counts a cost at this time, in the part that it lies in.
+    /// Counts a cost in the part that contains this time.
     pub(super) fn charge(&mut self, at: u64, cost: u64) {
         self.drop_expired(at);
         self.period_part = self.part_at(at);
@@ -400,19 +407,19 @@ impl PeriodAccount {
         }
     }
 
-    /// Uncounts what was charged at this time, as far as it still counts; returns how much.
+    /// Refunds a charge of this time, as far as it still counts. Returns the refunded units.
     pub(super) fn refund_charge(&mut self, charged_at: u64, cost: u64) -> u64 {
         let until = self.part_at(charged_at).until;
         let Some(lot) = self.lots.iter_mut().find(|lot| lot.until == until) else {
             return 0;
         };
-        // A lot of nothing stays until its time, and with it what thresholds were told.
+        // An empty lot stays until it expires, and so does the peak that marks notified thresholds.
         let given = cost.min(lot.amount);
         lot.amount -= given;
         given
     }
 
-    /// Uncounts from the latest lots; returns how much.
+    /// Refunds units of the latest lots. Returns the refunded units.
     pub(super) fn refund(&mut self, units: u64) -> u64 {
         let mut left = units;
         for lot in self.lots.iter_mut().rev() {
@@ -423,7 +430,7 @@ impl PeriodAccount {
         units - left
     }
 
-    /// Counts at least this much, as if what is missing had been charged then.
+    /// Raises the usage to at least this amount, as if the missing units had been charged at that time.
     pub(super) fn raise_to(&mut self, amount: u64, at: u64, charged_at: u64) {
         let until = self.part_at(charged_at).until;
         let missing = amount.saturating_sub(self.used(at));
@@ -440,7 +447,7 @@ impl PeriodAccount {
         }
     }
 
-    /// How much of what the file counts already is left for a charge at this time.
+    /// How many units of the saved claim remain for a charge at this time.
     pub(super) fn claimed(&self, at: u64) -> u64 {
         let until = self.part_at(at).until;
         if self.claim.until != until {
@@ -451,8 +458,8 @@ impl PeriodAccount {
         self.claim.amount.saturating_sub(amount)
     }
 
-    /// What the next save counts of the latest lot, with this much more than was used: never less than
-    /// one before did.
+    /// What the next save counts for the latest lot, with `wanted` units beyond the used ones. Never
+    /// less than an earlier save counted.
     pub(super) fn next_claim(&self, wanted: u64) -> UsageLot {
         let latest = self.lots.last().copied().unwrap_or_default();
         let amount = latest.amount.saturating_add(wanted);
@@ -468,7 +475,7 @@ impl PeriodAccount {
     }
 }
 
-/// How far ahead of the clock a time may be that something of this period was charged at: further, and the
+/// How far ahead of the clock a charge of this period may be counted. Anything further means that the
 /// clock was set back.
 pub(super) fn max_lookahead(period: &Period) -> u64 {
     let slack = u64::try_from(CLOCK_SLACK.as_nanos()).unwrap_or(u64::MAX);
@@ -476,7 +483,7 @@ pub(super) fn max_lookahead(period: &Period) -> u64 {
 }
 
 impl QuotaEntry {
-    /// Whether it was charged so late that the clock must have been set back since.
+    /// Whether its charges are so far ahead of `now` that the clock must have been set back since.
     pub(super) fn is_ahead_of(&self, now: u64) -> bool {
         let ahead = self.last_charge_nanos.saturating_sub(now);
         ahead > 0
@@ -485,7 +492,7 @@ impl QuotaEntry {
                 .all(|account| ahead > max_lookahead(&account.period))
     }
 
-    /// The key as it counts for a clock that was set back to `now`.
+    /// The key as it counts after the clock was set back to `now`.
     pub(super) fn at_clock(&self, now: u64) -> Self {
         let mut entry = self.clone();
         entry.follow_clock_back(now);
@@ -502,8 +509,8 @@ impl QuotaEntry {
 }
 
 impl PeriodAccount {
-    /// What counted when the clock was ahead counts as charged now. What was over then is forgotten, but
-    /// for what may be from before the clock went ahead.
+    /// Moves usage from the time before the clock was set back: what counted then counts as charged
+    /// now. What had expired by then is dropped, unless it may date from before the clock went ahead.
     fn follow_clock_back(&mut self, from: u64, to: u64) {
         let counted = self.used(from);
         let reach = max_lookahead(&self.period);

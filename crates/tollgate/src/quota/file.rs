@@ -1,27 +1,28 @@
-//! The file that quotas are kept in: a base with every key, and after it a batch for each flush.
+//! The file that stores quotas: a base with every key, and after it a batch for each flush.
 //!
 //! # Format, version 3
 //! | bytes | what |
 //! |---|---|
 //! | 8 | `tollquot` |
 //! | 4 | the version |
-//! | 4 | 1 if it was closed in order, and so ends with its base; 0 if batches follow |
+//! | 4 | 1 if it was closed properly, and so ends with its base; 0 if batches follow |
 //! | 8 | the bytes of the base |
 //! | 4 · 4 | CRC-32C of the secret and the base, and of the 28 bytes so far |
-//! | 8 · 8 | the secret, drawn anew with each base, and the mark that its batches begin with |
-//! | as said | the base, a batch (`record.rs`) |
-//! | 8 · 4 · 4 · 4 · 4 | for each batch: the mark, its bytes, its number from 1, CRC-32C of the secret and these two, and of the secret and the batch |
-//! | as said | the batch |
+//! | 8 · 8 | the secret, drawn anew with each base, and the mark at the start of each batch |
+//! | as stated | the base, a batch (`record.rs`) |
+//! | 8 · 4 · 4 · 4 · 4 | for each batch: the mark, its length in bytes, its number from 1, CRC-32C of the secret and these two, and of the secret and the batch |
+//! | as stated | the batch |
 //!
 //! # What a crash leaves
-//! A base is written to a file beside, synced, and renamed over the old one: it is there as a whole or
+//! A base is written to a second file, synced, and renamed over the old one. It is there as a whole or
 //! not at all, so damage to it is an error. A batch is appended and synced. A crash may leave a part of
-//! the last one, which nobody was told was saved: it is left out. If anything intact follows what can't
-//! be read, then it was not a crash, and that is an error too. Keys are anybody's bytes: without the secret
-//! none of them can look like a batch, and none begins with the mark, so what follows is found in one pass.
+//! the last batch, which was never reported as saved; it is discarded. If anything intact follows an
+//! unreadable part, the cause wasn't a crash, and that is an error too. Callers choose the bytes of
+//! keys. Without the secret, no key can look like a batch, and none begins with the mark, so one pass
+//! finds everything that follows.
 //!
-//! A file beside with a lock on it keeps other processes out; it is left behind, and means nothing
-//! when nobody holds the lock.
+//! A locked file beside it keeps other processes out. It stays after the limiter is closed, and has no
+//! effect while nobody holds the lock.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -41,20 +42,20 @@ use crate::snapshot::{create_private, private_options, sibling_path, sync_folder
 mod real_path;
 
 const MAGIC: [u8; 8] = *b"tollquot";
-/// The first knew one period a key, the second no secret.
+/// Version 1 had one period per key, version 2 no secret.
 const VERSION: u32 = 3;
 const HEADER_BYTES: usize = 48;
-/// Where the secret lies in the header, and with it what the base's checksum covers.
+/// The offset of the secret in the header; the base's checksum covers everything from here.
 const SECRET_OFFSET: usize = 32;
 const FRAME_BYTES: usize = 24;
-/// Batches may grow to this, or to twice the base, before the file is written anew.
+/// Batches may grow to this size, or to twice the base, before the file is rewritten.
 const MIN_TAIL_BYTES: u64 = 1 << 20;
 /// A larger batch is written as a base.
 const MAX_BATCH_BYTES: usize = 1 << 28;
 
 /// The file, open and locked.
 pub(super) struct QuotaFile {
-    /// The real one, by which it is locked too.
+    /// The resolved path, on which the lock is taken too.
     path: PathBuf,
     /// None before the first base, and after a write that failed.
     file: Option<File>,
@@ -62,12 +63,13 @@ pub(super) struct QuotaFile {
     batches: u32,
     base_bytes: u64,
     bytes: u64,
-    /// Held for as long as the store is open.
+    /// Held for as long as the limiter is open.
     lock: File,
     process: OwningProcess,
 }
 
-/// What can't be known by those who choose keys, so that no key can look like a part of the file.
+/// A random secret that callers who choose keys can't know, so that no key can look like a part of the
+/// file.
 #[derive(Clone, Copy)]
 struct FrameSecret {
     salt: [u8; 8],
@@ -84,7 +86,7 @@ impl FrameSecret {
         }
     }
 
-    /// The start of a batch: what it is found and checked by.
+    /// The header of a batch, by which it is found and verified.
     fn frame(&self, number: u32, batch: &[u8]) -> Option<[u8; FRAME_BYTES]> {
         let length = u32::try_from(batch.len()).ok()?.to_le_bytes();
         let number = number.to_le_bytes();
@@ -99,8 +101,8 @@ impl FrameSecret {
         crc32c(&[&self.salt, bytes]).to_le_bytes()
     }
 
-    /// The number and contents of an intact batch at the start of `bytes`. Its length is known to be right
-    /// before anything is read by it, so no byte is summed for two batches.
+    /// The number and the contents of an intact batch at the start of `bytes`. The length is verified
+    /// by its own checksum before it is used, so no byte is checksummed for two batches.
     fn batch<'a>(&self, bytes: &'a [u8]) -> Option<(u32, &'a [u8])> {
         let (head, rest) = bytes.split_first_chunk::<FRAME_BYTES>()?;
         if head[..8] != self.mark || head[16..20] != self.sum(&head[8..16]) {
@@ -116,17 +118,17 @@ impl FrameSecret {
     }
 }
 
-/// What a file held.
+/// The contents of a file.
 #[derive(Default)]
 pub(super) struct FileContents {
     pub(super) entries: HashMap<Arc<[u8]>, QuotaEntry>,
     periods: PeriodCache,
     pub(super) floor: u64,
-    /// Bytes of an unfinished write that were left out.
+    /// Bytes of an interrupted write that were discarded.
     pub(super) torn_bytes: u64,
 }
 
-/// How a file is left.
+/// How a write leaves the file: open for batches, or closed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileEnd {
     Open,
@@ -134,7 +136,7 @@ pub(super) enum FileEnd {
 }
 
 impl QuotaFile {
-    /// Locks and reads. A file that isn't there holds nothing; it is made by the first base.
+    /// Locks and reads the file. A missing file has no contents; the first base creates it.
     pub(super) fn open(path: &Path) -> Result<(Self, FileContents), FileError> {
         let io = FileError::io(path);
         let real = real_path::resolve_path(path).map_err(&io)?;
@@ -149,9 +151,10 @@ impl QuotaFile {
             }
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
-        // From here on dropping it gives the lock back.
+        // From here on, dropping the store releases the lock.
         let contents = match fs::read(&real) {
-            // Under each name it would have a lock of its own, and saving leaves the other name with the past.
+            // Each name would get its own lock, and a rename on save would leave the other name with
+            // the old state.
             Ok(_) if real_path::hard_link_count(&real) > 1 => Err(FileError::HardLinked {
                 path: path.to_owned(),
                 names: real_path::hard_link_count(&real),
@@ -181,17 +184,18 @@ impl QuotaFile {
         self.bytes
     }
 
-    /// Whether every key has to be written: there is no base that can be trusted, or the batches
-    /// have become long, or somebody took the file away.
+    /// Whether the next write has to be a base: because there is no valid one, because the batches have
+    /// become long, or because the file was removed.
     pub(super) fn needs_base(&self) -> bool {
         let tail = self.bytes - self.base_bytes;
         let is_whole = || fs::metadata(&self.path).is_ok_and(|file| file.len() == self.bytes);
-        // Another file may be as long.
+        // The length alone isn't enough: another file may have the same.
         let is_there = |own: &File| real_path::is_same_file(own, &self.path) && is_whole();
         !self.file.as_ref().is_some_and(is_there) || tail > MIN_TAIL_BYTES.max(2 * self.base_bytes)
     }
 
-    /// Locks again if the lock's file was taken away, as with the folder: what is there by now may be another's.
+    /// Locks again if the lock file was removed, perhaps with its folder. A new lock file may belong to
+    /// another process.
     fn ensure_lock(&mut self) -> io::Result<()> {
         let path = sibling_path(&self.path, "lock")?;
         if real_path::is_same_file(&self.lock, &path) {
@@ -210,7 +214,7 @@ impl QuotaFile {
         Ok(())
     }
 
-    /// Appends a batch. After an error only a base will do: nobody knows what the file holds then.
+    /// Appends a batch. After an error only a base helps, because the state of the file is unknown.
     pub(super) fn append(&mut self, batch: RecordBatch) -> io::Result<()> {
         let batch = batch.into_bytes();
         let frame = self.secret.frame(self.batches + 1, &batch);
@@ -231,7 +235,7 @@ impl QuotaFile {
         batch.len() <= MAX_BATCH_BYTES && self.batches < u32::MAX
     }
 
-    /// Writes every key to a new file and puts it in the place of the old one.
+    /// Writes every key to a new file and renames it over the old one.
     pub(super) fn write_base(&mut self, base: RecordBatch, end: FileEnd) -> io::Result<()> {
         self.file = None;
         self.ensure_lock()?;
@@ -252,7 +256,7 @@ impl QuotaFile {
         let written = write_new(&temporary, &bytes)
             .and_then(|file| fs::rename(&temporary, &self.path).map(|()| file));
         if written.is_err() {
-            // The first error is the one to report.
+            // The error of the write is the one to report.
             let _ = fs::remove_file(&temporary);
         }
         let file = written?;
@@ -268,8 +272,8 @@ impl QuotaFile {
 
 impl Drop for QuotaFile {
     fn drop(&mut self) {
-        // Closing alone would leave the lock with a child that was forked and not yet replaced. Such a child
-        // would open the lock for all.
+        // Closing the file isn't enough: a forked child would keep the lock until it executes another
+        // program. In such a child, don't unlock, because that would release the parent's lock too.
         if !self.process.is_forked() {
             let _ = self.lock.unlock();
         }
@@ -303,7 +307,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<FileContents, FileError> {
     Ok(contents)
 }
 
-/// The header without its secret, the secret, and what follows.
+/// The header without its secret, the secret, and the rest.
 fn read_header<'a>(
     path: &Path,
     bytes: &'a [u8],
@@ -317,7 +321,7 @@ fn read_header<'a>(
     if read_u32(header, 28) != Some(crc32c(&[&header[..28]])) {
         return Err(corrupt(path, 0, "the checksum of the header doesn't fit"));
     }
-    // After the checksum, which every version keeps in this place.
+    // Checked after the checksum, which every version has in this place.
     if let Some(version) = read_u32(header, 8).filter(|version| *version != VERSION) {
         let path = path.to_owned();
         return Err(FileError::OtherVersion { path, version });
@@ -341,8 +345,8 @@ fn corrupt(path: &Path, at: usize, what: &'static str) -> FileError {
 }
 
 impl FileContents {
-    /// Applies the batches that follow a base. If one can't be read: how many bytes are left from it on, and
-    /// what is wrong with it.
+    /// Applies the batches that follow a base. If a batch can't be read, returns how many bytes remain
+    /// from it on, and what is wrong with it.
     fn read_batches(
         &mut self,
         secret: FrameSecret,
@@ -386,7 +390,7 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*word))
 }
 
-/// Opens a lock's file, which stays.
+/// Opens the lock file, which is never removed.
 fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = private_options();
     options.create(true).truncate(false).open(path)
@@ -399,7 +403,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// The process that made it.
+/// Identifies the process that created this value.
 #[derive(Debug)]
 pub(super) struct OwningProcess(usize);
 
@@ -408,7 +412,7 @@ impl OwningProcess {
         Self(fork_count())
     }
 
-    /// Whether this is a child of the process that made it.
+    /// Whether this process was forked from the creating one.
     #[inline]
     pub(super) fn is_forked(&self) -> bool {
         fork_count() != self.0
@@ -418,7 +422,7 @@ impl OwningProcess {
 #[cfg(unix)]
 use crate::clock::fork::fork_count;
 
-/// Nothing forks here.
+/// Without `fork` on this platform, the count stays 0.
 #[cfg(not(unix))]
 const fn forks() -> usize {
     0
@@ -432,7 +436,7 @@ pub enum FileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Another limiter, in this process or another one, has the file open.
@@ -440,12 +444,12 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is something else.
+    /// The file has another format.
     NotAQuotaFile {
         /// The file.
         path: PathBuf,
     },
-    /// The file is of another version of the format.
+    /// The file has another version of the format.
     OtherVersion {
         /// The file.
         path: PathBuf,
@@ -456,16 +460,16 @@ pub enum FileError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where, in bytes from its start.
+        /// The offset of the damage, in bytes from the start.
         at: u64,
         /// What is wrong there.
         what: &'static str,
     },
-    /// The file has several names, hard links: under each it would be granted.
+    /// The file has several names (hard links), and each name would grant the quota again.
     HardLinked {
         /// The file.
         path: PathBuf,
-        /// How many names it has.
+        /// The number of names.
         names: u64,
     },
     /// This process was forked from the one that opened the file.
@@ -473,16 +477,16 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
     },
-    /// The file holds more keys than the limiter may count.
+    /// The file holds more keys than the limiter's capacity.
     TooManyKeys {
         /// The file.
         path: PathBuf,
-        /// The keys in it that have used something.
+        /// Keys in the file with usage.
         keys: usize,
-        /// How many may be counted.
+        /// The limiter's capacity.
         capacity: usize,
     },
-    /// The limiter can't be built as it was told.
+    /// The limiter's settings are invalid.
     Limit(LimitError),
 }
 
@@ -535,7 +539,7 @@ impl fmt::Display for FileError {
 }
 
 impl FileError {
-    /// What the system said of this file.
+    /// Wraps the system's error for this file.
     pub(super) fn io(path: &Path) -> impl Fn(io::Error) -> Self {
         |source| Self::Io {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! One key of a quota: its verbs by name.
+//! A handle for one key of a quota limiter.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -11,23 +11,23 @@ use super::table::QuotaRequest;
 use super::{Quota, QuotaLimiter, Receipt, into_decision};
 use crate::clock::{Clock, Wall};
 
-/// One key of a [`QuotaLimiter`], maybe under a quota of its own: what a
-/// [`CompositeLimiter`](crate::CompositeLimiter) meets. Made by [`QuotaLimiter::key`].
+/// One key of a [`QuotaLimiter`], possibly under another quota, as a
+/// [`CompositeLimiter`](crate::CompositeLimiter) takes it. Made by [`QuotaLimiter::key`].
 ///
 /// ```
 /// use tollgate::{Limit, Quota, QuotaLimiter, CompositeLimiter, clock::Manual};
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
-/// let (stack, standard) = (CompositeLimiter::new(), Quota::per_day(100));
+/// let (composite, standard) = (CompositeLimiter::new(), Quota::per_day(100));
 /// let tenant = limiter.key("acme").at(&standard);
-/// assert!(stack.allow(&[Limit::new("daily", &tenant).cost(60)]).is_some());
+/// assert!(composite.allow(&[Limit::new("daily", &tenant).cost(60)]).is_some());
 /// assert_eq!(tenant.peek().remaining, 40);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub type Key<'a, C = Wall> = QuotaKey<&'a QuotaLimiter<C>, &'a [u8], &'a Quota>;
 
-/// One key of a [`QuotaLimiter`] that is shared in an `Arc`, maybe under a quota of its own: what is held of it
-/// borrows nothing. Made by [`QuotaLimiter::key_owned`].
+/// One key of a [`QuotaLimiter`] in an `Arc`, possibly under another quota. It borrows nothing, nor do
+/// reservations on it. Made by [`QuotaLimiter::key_owned`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -36,15 +36,16 @@ pub type Key<'a, C = Wall> = QuotaKey<&'a QuotaLimiter<C>, &'a [u8], &'a Quota>;
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(Manual::new()).build()?;
 /// let limiter = Arc::new(limiter);
-/// let levels = [Limit::estimated("daily", limiter.key_owned("acme"), 60)];
-/// let hold: CostReservation<'static> = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+/// let limits = [Limit::estimated("daily", limiter.key_owned("acme"), 60)];
+/// let hold: CostReservation<'static> = CompositeLimiter::new().hold(&limits, Duration::from_secs(60)).expect("room");
 /// std::thread::spawn(move || hold.settle(20)).join().unwrap();
 /// assert_eq!(limiter.peek("acme").remaining, 80);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub type OwnedKey<C = Wall> = QuotaKey<Arc<QuotaLimiter<C>>, Box<[u8]>, Quota>;
 
-/// One key of a quota limiter `L`, which is borrowed or shared, as are the key's bytes `K` and a quota of its own `Q`.
+/// One key of a quota limiter `L`. The limiter, the key's bytes `K` and the other quota `Q` are each
+/// borrowed or owned.
 #[derive(Clone)]
 pub struct QuotaKey<L, K, Q> {
     limiter: L,
@@ -53,7 +54,7 @@ pub struct QuotaKey<L, K, Q> {
 }
 
 impl<C: Clock> QuotaLimiter<C> {
-    /// One key, at the limiter's own quota or its override.
+    /// A handle for one key, under its override or the quota of all keys.
     pub fn key<'a, K: AsRef<[u8]> + ?Sized>(&'a self, key: &'a K) -> Key<'a, C> {
         QuotaKey {
             limiter: self,
@@ -62,7 +63,8 @@ impl<C: Clock> QuotaLimiter<C> {
         }
     }
 
-    /// One key, at the limiter's own quota or its override, for a task of its own.
+    /// An owned handle for one key, under its override or the quota of all keys: for use in another
+    /// task.
     pub fn key_owned<K: AsRef<[u8]> + ?Sized>(self: &Arc<Self>, key: &K) -> OwnedKey<C> {
         QuotaKey {
             limiter: Arc::clone(self),
@@ -73,17 +75,17 @@ impl<C: Clock> QuotaLimiter<C> {
 }
 
 impl<'a, C: Clock> Key<'a, C> {
-    /// The same key by another quota: that of its tier.
+    /// The same key under another quota: that of its tier.
     ///
-    /// What the key has used stays used under any other count and period, until the end of the period
-    /// that it lies in: each quota is judged by all that passed within its own period, under whichever
-    /// quota that was. So nothing passes under a quota that would bring its period above its count.
+    /// The key's usage stays used under any other count and period, until the end of the period in
+    /// which it was charged. Each quota is evaluated by all charges within its own period, whichever
+    /// quota allowed them. So no quota allows a charge that would bring its own period above its count.
     ///
-    /// A period that the key is charged under for the first time knows nothing of the past but what
-    /// others count: the most that any of them does, as if all of it had been charged when the latest
-    /// was. Four sorts of periods are told apart for each key; of more, those that were asked longest
-    /// ago are counted as one that lasts as long as any of them, so nothing is forgotten early. Once
-    /// nothing counts any more, the key is as one never seen.
+    /// The first charge under a new kind of period starts with the most usage that any other kind
+    /// counts, as if all of it had been charged at the latest charge. Four kinds of periods are counted
+    /// separately for each key. Beyond that, the least recently charged ones are merged into one that
+    /// lasts as long as any of them, so no usage is dropped early. Once nothing counts any more, the
+    /// key is like an unknown one.
     ///
     /// ```
     /// use tollgate::{Quota, QuotaLimiter, clock::Manual};
@@ -102,7 +104,7 @@ impl<'a, C: Clock> Key<'a, C> {
 }
 
 impl<C: Clock> OwnedKey<C> {
-    /// The same key by another quota, as [`TargetedKey::at`].
+    /// The same key under another quota, as [`Key::at`].
     #[must_use]
     pub fn at(mut self, quota: &Quota) -> Self {
         self.quota = Some(quota.clone());
@@ -121,39 +123,39 @@ where
         self.quota.as_ref().map(Q::borrow)
     }
 
-    /// Decides one unit.
+    /// Decides a request of one unit.
     pub fn check(&self) -> Decision {
         self.check_n(1)
     }
 
-    /// Decides a cost. A cost of 0 peeks.
+    /// Decides a request of this cost. A cost of 0 peeks.
     pub fn check_n(&self, cost: u64) -> Decision {
         self.check_at(self.limiter.clock.now(), cost)
     }
 
-    /// Decides a cost at a time on the limiter's clock.
+    /// Decides a request at a time on the limiter's clock.
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
         into_decision(self.limiter.charge_at(now, &*self.key, self.quota(), cost))
     }
 
-    /// What is left, without charging anything.
+    /// The remaining units, without charging any.
     pub fn peek(&self) -> Decision {
         let now = self.limiter.clock.now();
         self.limiter.peek_at(now, &*self.key, self.quota(), 0)
     }
 
-    /// Gives the key units back, as [`QuotaLimiter::refund`].
+    /// Refunds units to the key, as [`QuotaLimiter::refund`] does.
     pub fn refund(&self, units: u64) {
         self.limiter.refund(&*self.key, units);
     }
 
-    /// Forgets what the key has used.
+    /// Clears the key's usage.
     pub fn reset(&self) {
         self.limiter.reset(&*self.key);
     }
 
-    /// What the key has used of a quota, more than its count included, and when that counts no more: for one
-    /// that has used nothing, when the calendar's period ends.
+    /// The key's usage under a quota, even above its count, and the time when that counts no more. For
+    /// an unused key of a calendar quota, the time is the end of the period.
     pub(crate) fn usage_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
         let judged = self.limiter.table.evaluate(&QuotaRequest {
             key: &self.key,
@@ -172,23 +174,23 @@ where
         &self.limiter.clock
     }
 
-    /// What is left now and whether this cost passes, without charging anything.
+    /// The remaining units, and whether this cost is allowed, without charging any.
     pub(crate) fn peek_at(&self, now: Timestamp, cost: u64) -> Decision {
         let look = |cost| self.limiter.peek_at(now, &*self.key, self.quota(), cost);
         match look(cost) {
-            // `remaining` is what is left now, not what would be left after this.
+            // `remaining` is what remains now, not what would remain after this charge.
             passes if passes.is_allowed() && cost > 0 => look(0),
             told => told,
         }
     }
 
-    /// Ends a charge of which `spent` was spent.
+    /// Settles a charge at what was spent.
     pub(crate) fn settle(&self, now: Timestamp, mut receipt: Receipt, spent: u64) {
         if spent < receipt.cost {
             receipt.cost -= spent;
             self.limiter.refund_receipt_at(now, &*self.key, receipt);
         } else if spent > receipt.cost {
-            // At most what is left: a quota has no debt.
+            // Charges at most what remains, because a quota has no debt.
             let left = self.peek_at(now, 0).remaining;
             let _ = self.charge(now, (spent - receipt.cost).min(left));
         }

@@ -1,4 +1,4 @@
-//! Reads "10000/month on 31 in Europe/Zurich" and "10000 in any 30d".
+//! Parses "10000/month on 31 in Europe/Zurich" and "10000 in any 30d".
 
 use std::time::Duration;
 
@@ -61,13 +61,13 @@ impl<'a> Scanner<'a> {
         &self.text[self.at..]
     }
 
-    /// Where the next word begins, behind spaces.
+    /// The start of the next word, after spaces.
     fn start(&mut self) -> usize {
         self.at = self.text.len() - self.rest().trim_start().len();
         self.at
     }
 
-    /// The next characters that are like this.
+    /// Takes characters as long as the predicate holds.
     fn take(&mut self, is: impl Fn(char) -> bool) -> &'a str {
         self.start();
         let end = self.rest().find(|c| !is(c));
@@ -96,7 +96,7 @@ impl<'a> Scanner<'a> {
         found
     }
 
-    /// What is read next; if it isn't there, the error says what was expected.
+    /// Reads the next item; if it is missing, the error names what was expected.
     fn read<T>(
         &mut self,
         expected: &'static str,

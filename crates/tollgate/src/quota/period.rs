@@ -1,4 +1,4 @@
-//! `Quota`: so many per hour, day, week or month of a calendar, or in any span of a length.
+//! `Quota`: a count per calendar hour, day, week or month, or in any span of a given length.
 
 use std::fmt;
 use std::mem::discriminant;
@@ -12,10 +12,10 @@ use tollgate_core::{TIME_UNITS, Timestamp};
 use super::calendar::{Calendar, CalendarUnit, MonthAnchor};
 use super::parse;
 
-/// Into how many parts a rolling period is cut.
+/// The number of parts of a rolling period.
 const ROLLING_PARTS: u64 = 60;
 
-/// A day that a week can begin with.
+/// The first day of a week.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Weekday {
@@ -48,11 +48,11 @@ impl Weekday {
 
 /// A total over a period.
 ///
-/// Calendar periods begin at midnight UTC unless [`in_zone`](Self::in_zone) says otherwise. A day
-/// has as many hours as it has there, 23 and 25 included.
+/// Calendar periods begin at midnight UTC, or in the zone of [`in_zone`](Self::in_zone). A day has as
+/// many hours as the zone's clocks show, 23 and 25 included.
 ///
-/// A rolling quota is never exceeded in any span of its length. It counts in 60 parts, so what was
-/// used comes back up to a 60th of the period late: 30 days up to 12 hours, a day up to 24 minutes.
+/// A rolling quota is never exceeded in any span of its length. It counts in 60 parts, so usage expires
+/// up to a 60th of the period late: 12 hours for 30 days, 24 minutes for a day.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,21 +73,21 @@ impl Weekday {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Quota {
     count: u64,
-    /// None if it limits nothing.
+    /// None if it is unlimited.
     period: Option<Arc<Period>>,
 }
 
-/// How a quota counts, whatever its count.
+/// The period of a quota, without the count.
 #[derive(PartialEq, Eq)]
 pub(super) struct Period {
-    /// A hash of the text of the kind: another period has another tag, in this run and the next.
+    /// A hash of the text of the kind, which identifies a period in this run and in files.
     pub(super) tag: u64,
     kind: PeriodKind,
 }
 
 impl Period {
     fn from_kind(kind: PeriodKind) -> Self {
-        // FNV-1a: the same in every build, as it is kept in files.
+        // FNV-1a, because the hash is stored in files and so must be the same in every build.
         let tag = kind
             .to_string()
             .bytes()
@@ -97,14 +97,14 @@ impl Period {
         Self { tag, kind }
     }
 
-    /// Any span of so many nanoseconds, of at least one.
+    /// A rolling period of this many nanoseconds, at least one.
     pub(super) fn rolling(nanos: u64) -> Self {
         Self::from_kind(PeriodKind::Rolling {
             nanos: nanos.max(1),
         })
     }
 
-    /// No charge counts for longer after it was made: calendars with room for changes of clocks.
+    /// No charge counts for longer than this. For calendars it has room for clock changes.
     pub(super) fn longest(&self) -> u64 {
         const HOUR: u64 = 3_600_000_000_000;
         match &self.kind {
@@ -118,7 +118,7 @@ impl Period {
         }
     }
 
-    /// From when to when a charge is counted as one with this one, and until when it counts.
+    /// The part in which a charge at this time is counted, and when it expires.
     pub(super) fn part_at(&self, now: u64) -> PeriodPart {
         match &self.kind {
             PeriodKind::Calendar(calendar) => {
@@ -143,7 +143,7 @@ impl Period {
     }
 }
 
-/// The text of a quota without its count, which [`Quota`] parses with any.
+/// The text of a quota without its count. [`Quota`] parses it with any count.
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kind.fmt(f)
@@ -163,7 +163,7 @@ pub(super) enum PeriodKind {
 }
 
 impl Quota {
-    /// `count` in each hour that the clock of its zone shows.
+    /// `count` in each hour of the zone's clock.
     pub fn per_hour(count: u64) -> Self {
         Self::calendar(count, CalendarUnit::Hour)
     }
@@ -173,13 +173,13 @@ impl Quota {
         Self::calendar(count, CalendarUnit::Day)
     }
 
-    /// `count` in each week, from Monday unless [`starting`](Self::starting) says otherwise.
+    /// `count` in each week, from Monday or from the day of [`starting`](Self::starting).
     pub fn per_week(count: u64) -> Self {
         Self::calendar(count, CalendarUnit::Week(Weekday::Monday))
     }
 
-    /// `count` in each month, from the first unless [`on_day`](Self::on_day) or
-    /// [`since`](Self::since) says otherwise.
+    /// `count` in each month, from the first or from the day of [`on_day`](Self::on_day) or
+    /// [`since`](Self::since).
     pub fn per_month(count: u64) -> Self {
         Self::calendar(count, CalendarUnit::Month(MonthAnchor::Day(1)))
     }
@@ -188,7 +188,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// If the period is zero. Say [`unlimited`](Self::unlimited) where no limit is meant.
+    /// If the period is zero. Use [`unlimited`](Self::unlimited) for no limit.
     ///
     /// ```
     /// use std::time::Duration;
@@ -207,7 +207,7 @@ impl Quota {
         }
     }
 
-    /// No limit: admits any cost and counts nothing.
+    /// No limit: allows any cost and counts nothing.
     pub fn unlimited() -> Self {
         Self {
             count: u64::MAX,
@@ -215,10 +215,10 @@ impl Quota {
         }
     }
 
-    /// The same by the clock and calendar of a time zone, by its name in the IANA database.
+    /// The same quota in a time zone, by its name in the IANA database.
     ///
     /// # Errors
-    /// If there is no such zone, or the quota has no calendar.
+    /// If the zone doesn't exist, or the quota isn't a calendar quota.
     pub fn in_zone(self, name: &str) -> Result<Self, QuotaError> {
         let zone = TimeZone::get(name).map_err(|_| QuotaError::UnknownZone(name.to_owned()))?;
         self.map_calendar("a time zone", |calendar| {
@@ -226,7 +226,7 @@ impl Quota {
         })
     }
 
-    /// The same with weeks that begin on this day.
+    /// The same quota with weeks that begin on this day.
     ///
     /// # Errors
     /// If it isn't a weekly quota.
@@ -234,11 +234,11 @@ impl Quota {
         self.with_unit("a first day of the week", CalendarUnit::Week(first))
     }
 
-    /// The same with months that begin on this day, 1 to 31, or on the last day of a month that has
-    /// no such day.
+    /// The same quota with months that begin on this day, 1 to 31, or on the last day of a month that
+    /// is shorter.
     ///
     /// # Errors
-    /// If there is no such day, or it isn't a monthly quota.
+    /// If the day is out of range, or this isn't a monthly quota.
     pub fn on_day(self, day: u8) -> Result<Self, QuotaError> {
         match i8::try_from(day) {
             Ok(day @ 1..=31) => self.with_unit(
@@ -249,8 +249,8 @@ impl Quota {
         }
     }
 
-    /// The same with months that begin on the day and at the time of day of an account's start, as
-    /// the clocks of the zone showed it: anniversary billing.
+    /// The same quota with months that begin on the day and at the time of day of an account's start,
+    /// in the zone's clock: anniversary billing.
     ///
     /// ```
     /// use tollgate::{Quota, Timestamp};
@@ -280,17 +280,17 @@ impl Quota {
         }
     }
 
-    /// How many in each period: the maximum if unlimited.
+    /// The count per period; the maximum if unlimited.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether it limits nothing.
+    /// Whether it is unlimited.
     pub fn is_unlimited(&self) -> bool {
         self.period.is_none()
     }
 
-    /// When the calendar period that a time lies in begins and ends; none for a rolling quota.
+    /// The start and the end of the calendar period that contains a time; none for a rolling quota.
     pub fn period_at(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
         match self.kind()? {
             PeriodKind::Rolling { .. } => None,
@@ -301,7 +301,7 @@ impl Quota {
         }
     }
 
-    /// How long a rolling period is; none for a calendar's.
+    /// The length of a rolling period; none for a calendar period.
     ///
     /// ```
     /// use std::time::Duration;
@@ -319,7 +319,7 @@ impl Quota {
         }
     }
 
-    /// From when to when a charge is counted as one with this one, and until when it counts.
+    /// The part in which a charge at this time is counted, and when it expires.
     pub(super) fn part_at(&self, now: u64) -> PeriodPart {
         let nothing = PeriodPart {
             start: 0,
@@ -330,12 +330,12 @@ impl Quota {
         period.map_or(nothing, |period| period.part_at(now))
     }
 
-    /// How it counts; none if it is unlimited.
+    /// The period; none if unlimited.
     pub(super) fn period(&self) -> Option<&Arc<Period>> {
         self.period.as_ref()
     }
 
-    /// What tells one period from another.
+    /// The tag that identifies the period.
     pub(super) fn tag(&self) -> u64 {
         self.period.as_ref().map_or(0, |period| period.tag)
     }
@@ -356,7 +356,7 @@ impl Quota {
         }
     }
 
-    /// The same with this unit instead of one of its kind.
+    /// The same quota with another unit of the same kind.
     fn with_unit(self, what: &'static str, unit: CalendarUnit) -> Result<Self, QuotaError> {
         self.map_calendar(what, |calendar| {
             let is_of_kind = discriminant(&calendar.unit) == discriminant(&unit);
@@ -380,17 +380,17 @@ impl Quota {
     }
 }
 
-/// A span within which charges are counted as one.
+/// A span in which all charges are counted together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeriodPart {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// When what was charged in it counts no more.
+    /// The time until which these charges count.
     pub(super) until: u64,
 }
 
 impl PeriodPart {
-    /// One that no time lies in.
+    /// An empty part: no time lies in it.
     pub(super) fn contains(&self, at: u64) -> bool {
         self.start <= at && at < self.end
     }
@@ -426,7 +426,7 @@ impl fmt::Display for PeriodKind {
             Self::Calendar(calendar) => write!(f, "/{calendar}"),
             Self::Rolling { nanos } => {
                 f.write_str(" in any ")?;
-                // The last unit divides everything.
+                // The last unit divides every length.
                 for (unit, length) in TIME_UNITS {
                     if nanos.is_multiple_of(length) {
                         return write!(f, "{}{unit}", nanos / length);
@@ -438,7 +438,7 @@ impl fmt::Display for PeriodKind {
     }
 }
 
-/// Why there is no such quota.
+/// Why a quota is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaError {
@@ -448,23 +448,23 @@ pub enum QuotaError {
     NoSuchDay(u8),
     /// A rolling period of zero.
     NoPeriod {
-        /// The count that was asked for.
+        /// The requested count.
         count: u64,
     },
-    /// What was asked for makes no sense with this quota's period.
+    /// The setting doesn't apply to this quota's period.
     NotApplicable {
-        /// The quota that was to be changed.
+        /// The quota.
         quota: Quota,
-        /// What it can't have.
+        /// The setting that it can't have.
         what: &'static str,
     },
-    /// The text is not a quota.
+    /// The text isn't a quota.
     Parse {
         /// The text.
         text: String,
-        /// Where it goes wrong, in characters from 1.
+        /// Where parsing failed, in characters from 1.
         column: usize,
-        /// What should be there.
+        /// What was expected there.
         expected: &'static str,
     },
 }

@@ -1,12 +1,13 @@
-//! Saves what was granted: a thread that flushes, and the bound on what a crash can lose.
+//! Saves charges: a thread that flushes, and the bound on what a crash can lose.
 //!
 //! # The bound
-//! A charge takes its cost from what may be unsaved, while it holds the lock of its key. A flush reads
-//! how much is unsaved *before* it collects keys under the same locks, and subtracts that once they are
-//! on disk. So each unit is unsaved from before it is granted until after it is saved.
+//! A charge takes its cost from the budget of unsaved units while it holds the lock of its key. A flush
+//! reads the unsaved units *before* it collects keys under the same locks, and subtracts that number
+//! once the keys are on disk. So each unit counts as unsaved from before it is granted until after it
+//! is saved.
 //!
-//! With blocks that are saved ahead nothing is unsaved: a save writes down more than was used, and once
-//! it is on disk that much may be granted. What a key may grant is raised after a save, never before.
+//! With write-ahead blocks, nothing is unsaved: a save records more units than were used, and once it
+//! is on disk, these may be granted. A key's grant is raised after a save, never before.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,10 +22,10 @@ use super::table::QuotaTable;
 use super::{Durability, OnFileFailure};
 use crate::sync::{AtomicU64, Ordering, ignore_poison};
 
-/// Keys that are written down while the lock of their shard is held once.
+/// The keys that are collected under one hold of a shard's lock.
 const KEYS_PER_LOCK: usize = 256;
 
-/// How often to save, and how much may be unsaved.
+/// The flush interval, and the bound on unsaved units.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PersistenceSettings {
     pub(super) flush_every: Duration,
@@ -33,7 +34,7 @@ pub(super) struct PersistenceSettings {
     pub(super) durability: Durability,
 }
 
-/// What was granted and isn't saved yet.
+/// The units that are granted but not saved yet.
 pub(super) struct UnsavedBudget {
     units: AtomicU64,
     limits: PersistenceSettings,
@@ -41,7 +42,7 @@ pub(super) struct UnsavedBudget {
     signalled: Condvar,
 }
 
-/// What the thread is to do next.
+/// What the saving thread does next.
 #[derive(Clone, Copy, Default)]
 struct SaverSignal {
     flush: bool,
@@ -49,7 +50,7 @@ struct SaverSignal {
 }
 
 impl UnsavedBudget {
-    /// Takes units to be granted. False if more would be unsaved than may: a single cost above that
+    /// Takes units from the budget. False if the bound would be exceeded. A single cost above the bound
     /// is granted when nothing else is unsaved.
     pub(super) fn take_unsaved(&self, cost: u64) -> bool {
         let most = self.limits.max_unsaved;
@@ -61,7 +62,7 @@ impl UnsavedBudget {
                 (fits || self.limits.on_failure == OnFileFailure::Allow).then_some(more)
             });
         match taken {
-            // Early enough that the flush is over before the rest is used up.
+            // Start a flush at half of the bound, so that it ends before the rest is used up.
             Ok(before) if before <= most / 2 && before.saturating_add(cost) > most / 2 => {
                 self.flush_soon();
             }
@@ -75,7 +76,7 @@ impl UnsavedBudget {
         self.units.load(Ordering::Acquire)
     }
 
-    /// The block that is saved ahead, if any.
+    /// The block size for write-ahead, if enabled.
     pub(super) fn claim_block(&self) -> Option<u64> {
         match self.limits.durability {
             Durability::Periodic => None,
@@ -83,7 +84,7 @@ impl UnsavedBudget {
         }
     }
 
-    /// Asks for a flush before its time.
+    /// Requests an early flush.
     pub(super) fn flush_soon(&self) {
         self.signal(|call| call.flush = true);
     }
@@ -92,7 +93,7 @@ impl UnsavedBudget {
         self.limits.max_unsaved
     }
 
-    /// When a refused charge may try again: the next flush will have been tried.
+    /// When a denied charge may retry: by then the next flush will have been tried.
     pub(super) fn retry_after(&self) -> Duration {
         self.limits.flush_every
     }
@@ -106,7 +107,7 @@ impl UnsavedBudget {
         }
     }
 
-    /// Waits until it is time to flush, or to stop: then true.
+    /// Waits until it is time to flush (false) or to stop (true).
     fn wait(&self) -> bool {
         let call = ignore_poison(self.signal.lock());
         let waited = self
@@ -120,10 +121,10 @@ impl UnsavedBudget {
     }
 }
 
-/// The store, and how its flushes went.
+/// The file, and the results of its flushes.
 pub(super) struct QuotaSaver {
     pub(super) unsaved: UnsavedBudget,
-    /// A child that was forked since has a copy of everything but the thread: whatever both granted would be
+    /// A forked child has a copy of everything but the thread: whatever both processes granted would be
     /// granted twice.
     process: OwningProcess,
     path: PathBuf,
@@ -155,22 +156,24 @@ impl QuotaSaver {
         }
     }
 
-    /// Whether this process was forked from the one that opened the store. Then nothing here may be locked: a
-    /// thread that isn't there may hold it.
+    /// Whether this process was forked from the one that opened the file. A forked child must not lock
+    /// anything here: a thread that doesn't exist in the child may hold the lock.
     #[inline]
     pub(super) fn is_forked(&self) -> bool {
         self.process.is_forked()
     }
 
-    /// Saves what has changed, or everything if the file has to be written anew.
+    /// Saves the changes, or everything if the file has to be rewritten.
     pub(super) fn save(&self, table: &QuotaTable, end: FileEnd) -> Result<(), FileError> {
         if self.is_forked() {
             let path = self.path.clone();
             return Err(FileError::Forked { path });
         }
         let mut store = ignore_poison(self.store.lock());
+        // Before the keys are collected, so that it counts only units that this save contains.
         let unsaved = self.unsaved.units();
         let mut claims = ClaimBatch {
+            // A closed file contains no claims, because nobody grants from it any more.
             is_write_ahead: end == FileEnd::Open && self.unsaved.claim_block().is_some(),
             made: Vec::new(),
         };
@@ -214,7 +217,7 @@ impl QuotaSaver {
             .map(|()| true)
     }
 
-    /// Why the latest flush failed, while it does.
+    /// The error of the latest flush, if it failed.
     pub(super) fn last_error(&self) -> Option<String> {
         ignore_poison(self.last_error.lock()).clone()
     }
@@ -226,13 +229,13 @@ enum SaveScope {
     All,
 }
 
-/// What a save counts ahead of its use.
+/// The units that a save claims ahead of their use.
 struct ClaimBatch {
     is_write_ahead: bool,
     made: Vec<EntryClaim>,
 }
 
-/// What was written for the latest lots of a key, by the tags of their periods.
+/// The written claims for the latest lots of a key, by the tags of their periods.
 struct EntryClaim {
     shard_index: usize,
     key: Arc<[u8]>,
@@ -260,7 +263,7 @@ impl EntryClaim {
 }
 
 impl ClaimBatch {
-    /// The save is on disk: that much may be granted.
+    /// Grants the claims, after the save is on disk.
     fn grant(self, table: &QuotaTable) {
         for claim in self.made {
             let mut shard = table.shard_at(claim.shard_index);
@@ -279,7 +282,7 @@ impl ClaimBatch {
     }
 }
 
-/// Writes keys down, a few at a time so that nobody waits long for a shard.
+/// Collects keys, a few at a time so that no request waits long for a shard.
 fn collect_batch(table: &QuotaTable, which: SaveScope, claims: &mut ClaimBatch) -> RecordBatch {
     let mut batch = RecordBatch::new();
     claims.made.clear();
@@ -312,13 +315,13 @@ fn collect_batch(table: &QuotaTable, which: SaveScope, claims: &mut ClaimBatch) 
                 }
             }
         }
-        // After its keys: what was dropped meanwhile has raised it.
+        // Read after the keys, because keys that were dropped meanwhile have raised it.
         batch.raise_floor(table.shard_at(place).keys.floor);
     }
     batch
 }
 
-/// The thread that flushes; stopped, with a last flush, when it is dropped.
+/// The thread that flushes. Dropping it stops the thread, with a last flush.
 pub(super) struct BackgroundSaver {
     table: Arc<QuotaTable>,
     saver: Arc<QuotaSaver>,
@@ -349,17 +352,17 @@ impl BackgroundSaver {
         &self.saver
     }
 
-    /// Stops the thread and leaves the file closed.
+    /// Stops the thread and closes the file.
     pub(super) fn close(&mut self) -> Result<(), FileError> {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
         if self.saver.is_forked() {
-            // There is no such thread here.
+            // In a forked child the thread doesn't exist, so it can't be joined.
             std::mem::forget(thread);
         } else {
             self.saver.unsaved.signal(|call| call.stop = true);
-            // The thread doesn't panic; if it did, the file still has to be closed.
+            // The thread doesn't panic; even if it did, the file still has to be closed.
             let _ = thread.join();
         }
         self.saver.save(&self.table, FileEnd::Closed)
@@ -368,7 +371,7 @@ impl BackgroundSaver {
 
 impl Drop for BackgroundSaver {
     fn drop(&mut self) {
-        // There is nowhere to report the error; `QuotaLimiter::close` returns it.
+        // A drop can't report the error; `QuotaLimiter::close` returns it.
         let _ = self.close();
     }
 }

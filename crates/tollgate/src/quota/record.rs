@@ -1,14 +1,14 @@
-//! How keys are written down: a batch of records, each a key with its accounts.
+//! The binary format of keys: a batch of records, each a key with its accounts.
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 8 | the time before which no unknown key is judged |
-//! | 2 · 2 | a record: the bytes of its key, its accounts; none means that the key is gone |
-//! | as said | the key |
-//! | 8 | the latest charge; not if it is gone |
-//! | 2 · 2 · 8 | an account: the bytes of its period's text, its lots, the peak |
-//! | as said | the text, as a quota has it after its count |
-//! | 16 a lot | until when it counts, and how much |
+//! | 8 | the floor: unknown keys are evaluated no earlier than this time |
+//! | 2 · 2 | a record: the length of its key, the number of its accounts; 0 accounts if it was removed |
+//! | as stated | the key |
+//! | 8 | the time of the latest charge; absent if the key was removed |
+//! | 2 · 2 · 8 | an account: the length of its period's text, the number of its lots, the peak |
+//! | as stated | the text, as a quota prints it after its count |
+//! | 16 a lot | the time until which it counts, and the amount |
 //!
 //! Numbers are little-endian.
 
@@ -21,12 +21,12 @@ use super::denied::QuotaDenied;
 use super::entry::{MAX_LOTS, MAX_PERIODS, PeriodAccount, QuotaEntry, UsageLot};
 use super::period::Period;
 
-/// Records to be written together.
+/// Records that are written together.
 pub(super) struct RecordBatch {
     bytes: Vec<u8>,
     records: usize,
     floor: u64,
-    /// Of the period that is written.
+    /// A buffer for the text of a period.
     text: String,
 }
 
@@ -52,9 +52,9 @@ impl RecordBatch {
         self.floor = self.floor.max(floor);
     }
 
-    /// Writes a key down, with as much in the latest lot of each account as `latest` says.
+    /// Adds a key. `latest` gives the amount to write for the latest lot of each account.
     pub(super) fn add_entry(&mut self, entry: &QuotaEntry, latest: impl Fn(&PeriodAccount) -> u64) {
-        // One that was emptied is as one never seen.
+        // An emptied account is like one that never existed.
         let accounts = || entry.accounts().filter(|account| !account.lots.is_empty());
         self.begin(&entry.key, accounts().count());
         if accounts().next().is_none() {
@@ -80,7 +80,7 @@ impl RecordBatch {
         }
     }
 
-    /// The key is gone.
+    /// Adds the removal of a key.
     pub(super) fn add_removal(&mut self, key: &[u8]) {
         self.begin(key, 0);
     }
@@ -96,7 +96,7 @@ impl RecordBatch {
         self.records += 1;
     }
 
-    /// Writes two lengths. All of them are far below what 16 bits can hold.
+    /// Writes two lengths, which are far below the range of 16 bits.
     fn lengths(&mut self, lengths: [usize; 2]) {
         for length in lengths {
             let length = u16::try_from(length).unwrap_or(u16::MAX);
@@ -109,7 +109,7 @@ impl RecordBatch {
     }
 }
 
-/// The periods of a file by their texts, so that each is read once.
+/// The periods of a file by their texts, so that each is parsed once.
 #[derive(Default)]
 pub(super) struct PeriodCache(HashMap<String, Arc<Period>>);
 
@@ -125,10 +125,10 @@ impl PeriodCache {
     }
 }
 
-/// A key that a batch tells of: its entry, or none if it is gone.
+/// A key of a batch, with its entry; none if the key was removed.
 pub(super) type Record = (Arc<[u8]>, Option<QuotaEntry>);
 
-/// Reads a batch; none if it isn't one.
+/// Reads a batch; none if it is malformed.
 pub(super) fn read(bytes: &[u8], periods: &mut PeriodCache) -> Option<(u64, Vec<Record>)> {
     let mut reader = RecordReader {
         rest: bytes,

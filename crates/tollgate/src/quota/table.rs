@@ -1,10 +1,11 @@
-//! The keys in memory: a few shards, each a map behind a small lock.
+//! The keys in memory: 64 shards, each a map behind its own lock.
 //!
-//! A shard orders its keys by when they are idle, so that those are dropped first to last as new keys
-//! come, and a full table finds room in the time that it takes to look at each shard once. A key that
-//! was dropped starts afresh no earlier than it was idle (`floor`), whatever a clock shows then.
+//! A shard orders its keys by the time when they become idle, so that new keys drop the oldest idle
+//! ones first. A full table finds room in the time that it takes to check each shard once. A dropped
+//! key that returns is evaluated no earlier than the time when it became idle (`floor`), whatever the
+//! clock shows.
 //!
-//! Nobody holds two locks of shards at once.
+//! No thread locks two shards at the same time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use crate::key_table::hasher::KeyHasher;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, ignore_poison};
 
 const SHARDS: usize = 64;
-/// Idle keys that a new one drops: more than one, so that they become fewer.
+/// Idle keys that a new key drops: more than one, so that their number shrinks.
 const IDLE_DROPS_PER_INSERT: usize = 2;
-/// Idle keys of each shard that a new one drops when the table is full.
+/// Idle keys of each shard that a new key drops when the table is full.
 const IDLE_DROPS_WHEN_FULL: usize = 64;
 
 /// The keys of a limiter.
@@ -37,37 +38,37 @@ pub(super) struct QuotaTable {
     next_id: AtomicU64,
 }
 
-/// A part of the keys, and what they are judged by.
+/// A part of the keys, and the quota that they are evaluated by.
 pub(super) struct QuotaShard {
     pub(super) keys: ShardKeys,
     quota: Quota,
     overrides: HashMap<Arc<[u8]>, Quota>,
-    /// The part that a new key was last counted in, and its period.
+    /// The part of the latest new key, with the tag of its period.
     cached_part: Option<(u64, PeriodPart)>,
 }
 
-/// What is kept of keys.
+/// The keys of a shard and their indexes.
 pub(super) struct ShardKeys {
     pub(super) entries: HashMap<Arc<[u8]>, QuotaEntry>,
-    /// By when they are idle; the id tells keys of one time apart.
+    /// By the time when keys become idle; the id separates keys of the same time.
     pub(super) by_idle_time: BTreeMap<(u64, u64), Arc<[u8]>>,
     pub(super) dirty: Vec<Arc<[u8]>>,
-    /// No key that isn't here is judged at an earlier time.
+    /// No key outside the table is evaluated at an earlier time.
     pub(super) floor: u64,
-    /// How far ahead of the clock that may be: further, and the clock was set back.
+    /// How far the floor may be ahead of the clock. Anything further means that the clock was set back.
     pub(super) max_lookahead: u64,
 }
 
-/// One question.
+/// One request to the table.
 pub(super) struct QuotaRequest<'a> {
     pub(super) key: &'a [u8],
-    /// Instead of the key's own quota.
+    /// In place of the key's own quota.
     pub(super) quota: Option<&'a Quota>,
     pub(super) now: Timestamp,
     pub(super) cost: u64,
 }
 
-/// What was charged, and what thresholds lie between.
+/// The result of a charge, and the usage before and after for thresholds.
 pub(super) struct ChargeResult {
     pub(super) receipt: Receipt,
     pub(super) used: u64,
@@ -109,7 +110,7 @@ impl QuotaTable {
         lock(&self.shards[place % SHARDS].0)
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub(super) fn len(&self) -> usize {
         self.shards.len()
     }
@@ -126,7 +127,7 @@ impl QuotaTable {
         self.capacity
     }
 
-    /// Judges without writing.
+    /// Evaluates without writing.
     pub(super) fn evaluate(&self, ask: &QuotaRequest<'_>) -> QuotaEvaluation {
         let mut guard = self.shard(ask.key);
         let (keys, quota, cached) = guard.borrow_parts(ask);
@@ -135,13 +136,14 @@ impl QuotaTable {
             return QuotaEvaluation::unlimited(now);
         }
         let entry = keys.entries.get(ask.key);
+        // A peek writes nothing, so a copy of the entry follows a clock that was set back.
         let as_of = entry.filter(|entry| entry.is_ahead_of(now));
         let as_of = as_of.map(|entry| entry.at_clock(now));
         let entry = as_of.as_ref().or(entry);
         evaluate(ask, quota, entry, keys.floor_at(now), cached)
     }
 
-    /// Judges, and charges what fits.
+    /// Evaluates, and charges a cost that fits.
     pub(super) fn charge(
         &self,
         ask: &QuotaRequest<'_>,
@@ -151,6 +153,7 @@ impl QuotaTable {
         if !matches!(first, Err(QuotaDenied::TooManyKeys { .. })) {
             return first;
         }
+        // The table is full: make room in every shard, one lock at a time, then try again.
         let mut next = u64::MAX;
         for mut shard in self.shards() {
             shard.keys.follow_clock_back_of_latest(ask.now.as_nanos());
@@ -172,7 +175,7 @@ impl QuotaTable {
     ) -> Result<ChargeResult, QuotaDenied> {
         let mut guard = self.shard(ask.key);
         let (keys, quota, cached) = guard.borrow_parts(ask);
-        // Without a period it limits nothing.
+        // A quota without a period is unlimited.
         let Some(period) = quota.period() else {
             return Ok(ChargeResult::uncounted(Decision::UNLIMITED));
         };
@@ -226,13 +229,13 @@ impl QuotaTable {
         if charged {
             return Ok(done);
         }
-        // More of the key has to be saved ahead; then it may pass.
+        // More of the key has to be saved ahead; then the charge may be allowed.
         let wait = unsaved.map_or(Duration::ZERO, UnsavedBudget::retry_after);
         let decision = to_denied(&decision, ask.cost, wait);
         Err(QuotaDenied::ClaimNotSaved { decision })
     }
 
-    /// The entry of a new key, not yet stored; none if it passes without being counted.
+    /// The entry of a new key, not yet stored; none if the charge passes without being counted.
     fn new_entry(
         &self,
         keys: &mut ShardKeys,
@@ -258,7 +261,7 @@ impl QuotaTable {
         }
     }
 
-    /// Changes a key that is there, and marks it to be saved.
+    /// Changes a key that exists, and marks it for the next save.
     pub(super) fn update(&self, key: &[u8], change: impl FnOnce(&mut QuotaEntry) -> u64) -> u64 {
         self.shard(key).keys.update(key, change)
     }
@@ -267,6 +270,7 @@ impl QuotaTable {
         let keys = &mut self.shard(key).keys;
         if let Some(entry) = keys.entries.remove(key) {
             keys.by_idle_time.remove(&entry.idle_key());
+            // The next save has to record the removal.
             if !entry.is_dirty {
                 keys.dirty.push(entry.key);
             }
@@ -274,13 +278,14 @@ impl QuotaTable {
         }
     }
 
-    /// Puts a key from the store into the table. False if there is no room.
+    /// Puts a key of the file into the table. False if the table is full.
     pub(super) fn restore(&self, mut entry: QuotaEntry, now: u64) -> bool {
         let keys = &mut self.shard(&entry.key).keys;
         let reaches = entry
             .accounts()
             .map(|account| max_lookahead(&account.period));
         keys.max_lookahead = reaches.fold(keys.max_lookahead, u64::max);
+        // An idle key needs no entry, but the floor has to cover it.
         if entry.idle_at() <= now {
             keys.floor = keys.floor.max(entry.idle_at());
             return true;
@@ -295,7 +300,7 @@ impl QuotaTable {
         true
     }
 
-    /// No new key is judged at an earlier time.
+    /// Raises the time before which no new key is evaluated.
     pub(super) fn raise_floor(&self, floor: u64) {
         for mut shard in self.shards() {
             shard.keys.floor = shard.keys.floor.max(floor);
@@ -313,7 +318,7 @@ impl QuotaTable {
         shard.overrides.get(key).unwrap_or(&shard.quota).clone()
     }
 
-    /// Gives a key a quota of its own. False if as many have one as may.
+    /// Overrides the quota of a key. False if there are as many overrides as the table may hold keys.
     pub(super) fn set_override(&self, key: &[u8], quota: Quota) -> bool {
         let mut shard = self.shard(key);
         let is_new = !shard.overrides.contains_key(key);
@@ -350,7 +355,7 @@ impl QuotaTable {
 }
 
 impl QuotaShard {
-    /// The keys, and what this one is judged by.
+    /// The keys of the shard, and the quota for this key.
     fn borrow_parts<'a>(
         &'a mut self,
         ask: &QuotaRequest<'a>,
@@ -365,7 +370,7 @@ impl QuotaShard {
     }
 }
 
-/// Judges an entry, with the part of a new one from the cache if it is there.
+/// Evaluates an entry; for a new key, with the cached part if it fits.
 fn evaluate(
     ask: &QuotaRequest<'_>,
     quota: &Quota,
@@ -384,8 +389,8 @@ fn evaluate(
     entry::evaluate(entry, floor, quota, ask.now.as_nanos(), ask.cost, part_at)
 }
 
-/// Whether a cost is covered by what was saved ahead, of which so much is left. Says how much more is wanted, by
-/// blocks of this size, if it isn't, or soon won't be.
+/// Whether the remaining claim covers a cost. If it doesn't, or soon won't, requests the next claim in
+/// blocks of this size.
 fn claim_ahead(
     entry: &mut QuotaEntry,
     left: u64,
@@ -399,14 +404,14 @@ fn claim_ahead(
         let fits = decision.remaining.saturating_add(cost);
         entry.requested_claim = block.max(cost).min(fits);
     } else if left - cost < block / 2 && decision.remaining > left - cost {
-        // Early enough that hardly anybody waits for the disk.
+        // Early enough that requests rarely wait for the disk.
         entry.requested_claim = block.min(decision.remaining);
         unsaved.flush_soon();
     }
     covered
 }
 
-/// Brings the order of idle keys and the list of what is to be saved in line with a changed entry.
+/// Updates the order of idle keys and the list of unsaved keys after an entry has changed.
 fn mark_changed(
     entry: &mut QuotaEntry,
     indexed: (u64, u64),
@@ -460,7 +465,7 @@ impl ChargeResult {
     }
 }
 
-/// The same answer, but that nothing was charged.
+/// The same decision, but denied, with nothing charged.
 fn to_denied(allowed: &Decision, cost: u64, wait: Duration) -> Decision {
     let left = allowed.remaining.saturating_add(cost);
     Decision::new(
@@ -472,9 +477,9 @@ fn to_denied(allowed: &Decision, cost: u64, wait: Duration) -> Decision {
     )
 }
 
-/// Counts one more, unless there are as many as may be.
+/// Adds one, unless the count has reached its maximum.
 fn take_slot(count: &AtomicUsize, most: usize) -> bool {
-    // A lone count: nothing else is read by what it says.
+    // Relaxed is enough: the count guards no other data.
     let more = |count: usize| (count < most).then(|| count + 1);
     count
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
@@ -485,11 +490,11 @@ fn lock(shard: &Mutex<QuotaShard>) -> MutexGuard<'_, QuotaShard> {
     ignore_poison(shard.lock())
 }
 
-/// Keys of each shard that a full table lets follow the clock at once.
+/// Keys of each shard that a full table lets follow a clock that was set back, per request.
 const CLOCK_UPDATES_WHEN_FULL: usize = 64;
 
 impl ShardKeys {
-    /// No key that isn't here is judged at an earlier time than this.
+    /// The time before which no key outside the table is evaluated.
     pub(super) fn floor_at(&self, now: u64) -> u64 {
         if self.floor.saturating_sub(now) > self.max_lookahead {
             now
@@ -498,7 +503,7 @@ impl ShardKeys {
         }
     }
 
-    /// Changes a key that is there, and marks it to be saved.
+    /// Changes a key that exists, and marks it for the next save.
     fn update<T: Default>(&mut self, key: &[u8], change: impl FnOnce(&mut QuotaEntry) -> T) -> T {
         let Some(entry) = self.entries.get_mut(key) else {
             return T::default();
@@ -509,7 +514,7 @@ impl ShardKeys {
         result
     }
 
-    /// Lets a key follow a clock that was set back, and new keys too; whether the clock was.
+    /// Lets a key and the floor follow a clock that was set back. Returns whether it was.
     pub(super) fn follow_clock_back(&mut self, key: &[u8], now: u64) -> bool {
         self.floor = self.floor_at(now);
         let ahead = |entry: &QuotaEntry| entry.is_ahead_of(now);
@@ -520,7 +525,7 @@ impl ShardKeys {
         is_ahead
     }
 
-    /// Lets those keys follow that would be idle last, so that they make room within a period.
+    /// Lets the keys with the latest idle times follow, so that they make room within a period.
     pub(super) fn follow_clock_back_of_latest(&mut self, now: u64) {
         for _ in 0..CLOCK_UPDATES_WHEN_FULL {
             let last = self.by_idle_time.last_key_value();

@@ -1,4 +1,4 @@
-//! The result of a request that met many limits.
+//! The decision about a request with several limits.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use tollgate_core::{Decision, Outcome, Timestamp};
 use super::limit::ClockReading;
 use super::{HeldPermits, Limit};
 
-/// What sort of limit it is.
+/// The kind of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LimitKind {
-    /// So many in a time: passes again once time has passed.
+    /// Requests per period: allows again as tokens come back.
     Rate,
-    /// A total over a long period: passes again in the next.
+    /// A total over a long period: allows again in the next period.
     Quota,
-    /// So many at once: passes again when another request is done.
+    /// Requests in flight: allows again when another request ends.
     Concurrency,
 }
 
@@ -30,34 +30,34 @@ impl fmt::Display for LimitKind {
     }
 }
 
-/// The limit that refused a request, and what it said. Nothing was charged anywhere.
+/// The limit that denied a request, with its decision. Nothing was charged to any limit.
 ///
-/// If several refused, it is the one that takes longest to pass.
+/// If several limits denied, this is the one with the longest wait.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter, stack::LimitKind};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let levels = [Limit::new("uploads", &slots)];
-/// let pass = stack.allow(&levels);
-/// let verdict = stack.check(&levels);
-/// let refusal = verdict.denial().expect("the only slot is taken");
-/// assert_eq!(refusal.kind, LimitKind::Concurrency);
-/// assert_eq!(refusal.to_string(), "concurrency limit \"uploads\": 1 of 1 in use");
+/// let (permits, composite) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
+/// let limits = [Limit::new("uploads", &permits)];
+/// let pass = composite.allow(&limits);
+/// let verdict = composite.check(&limits);
+/// let denial = verdict.denial().expect("the only permit is taken");
+/// assert_eq!(denial.kind, LimitKind::Concurrency);
+/// assert_eq!(denial.to_string(), "concurrency limit \"uploads\": 1 of 1 in use");
 /// # drop(pass);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitDenial<'a> {
-    /// Which level it is, of those that were given.
+    /// The index of the limit in the request's list.
     pub index: usize,
-    /// The name of the level.
+    /// The name of the limit.
     pub name: &'a str,
-    /// What sort of limit it is.
+    /// The kind of the limit.
     pub kind: LimitKind,
-    /// What it said. A concurrency limit can't know a `retry_after`: zero, which is "as soon as
-    /// another request is done".
+    /// The limit's decision. A concurrency limit can't know when a request will end, so its
+    /// `retry_after` is zero: retry as soon as another request is done.
     pub decision: Decision,
 }
 
@@ -102,54 +102,55 @@ impl fmt::Display for LimitDenial<'_> {
 
 impl std::error::Error for LimitDenial<'_> {}
 
-/// The answer over all levels of a request: it passes all and holds what it takes, or one refused it.
+/// The decision over all limits of a request: all were charged, or one denied.
 ///
-/// Match on it, and keep what passed for as long as the request runs: slots of concurrency limits are given
-/// back when it is dropped.
+/// Match on it, and keep [`Allowed::permits`] for as long as the request runs: dropping them releases
+/// the permits of concurrency limits.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter, stack::CompositeDecision};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let levels = [Limit::new("uploads", &slots)];
-/// match stack.check(&levels) {
+/// let (permits, composite) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
+/// let limits = [Limit::new("uploads", &permits)];
+/// match composite.check(&limits) {
 ///     CompositeDecision::Allowed(passed) => {
-///         // The request runs here, or in a task that `passed.pass` is moved into.
-///         assert!(stack.check(&levels).denial().is_some());
+///         // The request runs here, or in a task into which `passed.permits` is moved.
+///         assert!(composite.check(&limits).denial().is_some());
 ///         passed.permits.success();
 ///     }
-///     CompositeDecision::Denied(refusal) => println!("{refusal}"),
+///     CompositeDecision::Denied(denial) => println!("{denial}"),
 /// }
 /// ```
 #[derive(Debug)]
-#[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
+#[must_use = "dropping it releases the permits: match on it, and keep the permits while the request runs"]
 pub enum CompositeDecision<'a> {
-    /// All levels had room, and were charged.
+    /// All limits had room, and were charged.
     Allowed(Allowed),
-    /// One had none. Nothing was charged anywhere.
+    /// A limit had no room. Nothing was charged to any limit.
     Denied(LimitDenial<'a>),
 }
 
-/// A request that passed all levels.
+/// A request that all limits allowed.
 ///
 /// ```
 /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
 ///
 /// let (wide, narrow) = (Limiter::new(Rate::per_hour(9)), Limiter::new(Rate::per_hour(2)));
-/// let levels = [Limit::new("wide", &wide), Limit::new("narrow", &narrow)];
-/// let passed = CompositeLimiter::new().check(&levels).allowed().expect("the first");
+/// let limits = [Limit::new("wide", &wide), Limit::new("narrow", &narrow)];
+/// let passed = CompositeLimiter::new().check(&limits).allowed().expect("the first");
 /// assert_eq!((passed.deciding_limit, passed.decision.remaining), (Some(1), 1));
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-#[must_use = "what passed gives back its slots when it is dropped"]
+#[must_use = "dropping it releases the permits"]
 pub struct Allowed {
-    /// What holds its slots while it runs.
+    /// The permits that the request holds while it runs.
     pub permits: HeldPermits,
-    /// What the limit with the fewest such requests left says.
+    /// The decision of the most restrictive limit: the one that has room for the fewest requests like
+    /// this.
     pub decision: Decision,
-    /// Which level that is, of those that were given; none if there were none.
+    /// The index of that limit in the request's list; none if the list was empty.
     pub deciding_limit: Option<usize>,
 }
 
@@ -163,7 +164,7 @@ impl<'a> CompositeDecision<'a> {
         })
     }
 
-    /// The same with each limit by the name of its kind.
+    /// The same decision, with the limit named by its kind.
     #[cfg(feature = "quota")]
     pub(crate) fn named_by_kind(self) -> CompositeDecision<'static> {
         match self {
@@ -181,8 +182,8 @@ impl<'a> CompositeDecision<'a> {
         }
     }
 
-    /// One decision for all: of a request that passed, the limit with the fewest such requests left;
-    /// of one that was refused, the limit that refused, with the largest `retry_after`.
+    /// One decision for all limits. When allowed, it is that of the limit that has room for the fewest
+    /// requests like this; when denied, that of the denying limit with the longest `retry_after`.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::Allowed(passed) => &passed.decision,
@@ -190,7 +191,8 @@ impl<'a> CompositeDecision<'a> {
         }
     }
 
-    /// Which level the decision is of, of those that were given; none if there were none.
+    /// The index of the limit that [`decision`](Self::decision) is of; none if the request has no
+    /// limits.
     pub const fn deciding_limit(&self) -> Option<usize> {
         match self {
             Self::Allowed(passed) => passed.deciding_limit,
@@ -198,7 +200,7 @@ impl<'a> CompositeDecision<'a> {
         }
     }
 
-    /// What passed; none if it was refused.
+    /// The permits and the decision if the request was allowed.
     pub fn allowed(self) -> Option<Allowed> {
         match self {
             Self::Allowed(passed) => Some(passed),
@@ -206,7 +208,7 @@ impl<'a> CompositeDecision<'a> {
         }
     }
 
-    /// Which limit refused, if one did.
+    /// The limit that denied the request, if any.
     pub const fn denial(&self) -> Option<&LimitDenial<'a>> {
         match self {
             Self::Allowed(_) => None,
@@ -215,7 +217,7 @@ impl<'a> CompositeDecision<'a> {
     }
 }
 
-/// The tightest of all levels met so far, and the worst refusal.
+/// The most restrictive limit so far, and the denial with the longest wait.
 #[derive(Debug, Default)]
 pub(super) struct MostRestrictive<'a> {
     refusal: Option<LimitDenial<'a>>,
@@ -223,7 +225,7 @@ pub(super) struct MostRestrictive<'a> {
 }
 
 impl<'a> MostRestrictive<'a> {
-    /// Of what each level says.
+    /// Collects the decisions of all limits.
     pub(super) fn of(
         levels: &[Limit<'a>],
         seen: &mut ClockReading,
@@ -257,7 +259,7 @@ impl<'a> MostRestrictive<'a> {
         self.refusal
     }
 
-    /// Of a request that meets no limit: no limit.
+    /// The limit with the fewest requests left. A request without limits is unlimited.
     fn tightest(&self) -> (Option<usize>, Decision) {
         match self.tightest {
             Some((_, index, decision)) => (Some(index), decision),

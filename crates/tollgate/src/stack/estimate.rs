@@ -1,4 +1,4 @@
-//! Costs that are estimates, while a request runs: how they end, in their time or later.
+//! Estimated costs while a request runs, and how they are settled, in time or late.
 
 use std::time::Duration;
 
@@ -8,29 +8,30 @@ use crate::concurrency::PermitOutcome;
 /// How an estimate ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EstimateOutcome {
-    /// The request cost so much.
+    /// The request had this actual cost.
     Spent(u64),
-    /// It cost what was estimated.
+    /// The request is charged its estimate.
     Charged,
-    /// It ended, and nobody said what it cost.
+    /// The request ended without a report of its cost.
     NotReported,
-    /// It never ran.
+    /// The request never ran.
     Cancelled,
 }
 
-/// Whether it was said in time what a request cost.
+/// Whether the actual cost of a request was reported in time.
 ///
 /// ```
 /// use tollgate::stack::SettlementTiming;
 ///
-/// // Of several estimates, one that is late decides.
+/// // Of several estimates, a late one decides.
 /// assert_eq!(SettlementTiming::InTime.max(SettlementTiming::Late), SettlementTiming::Late);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SettlementTiming {
-    /// The rest of the estimate came back, or what was underestimated is owed.
+    /// In time: the rest of the estimate was refunded, or the excess over it is owed.
     InTime,
-    /// The time was over: what the request cost beyond what was still charged is charged, and nothing came back.
+    /// After the estimate expired: only the excess over what is still charged was charged, and nothing
+    /// was refunded.
     Late,
 }
 
@@ -40,7 +41,7 @@ impl SettlementTiming {
     }
 }
 
-/// Which estimates [end](super::HeldPermits::expire).
+/// Which estimates [`HeldPermits::expire`](super::HeldPermits::expire) expires.
 ///
 /// ```
 /// use tollgate::stack::{ExpireScope, HeldPermits};
@@ -51,13 +52,14 @@ impl SettlementTiming {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpireScope {
-    /// Those whose time is over.
+    /// Those whose deadline has passed.
     Due,
     /// All.
     All,
 }
 
-/// An estimate that is held elsewhere for a time: see [`HeldPermits::hold_estimate`](super::HeldPermits::hold_estimate).
+/// A held estimate that lives outside the limiters of this crate: see
+/// [`HeldPermits::hold_estimate`](super::HeldPermits::hold_estimate).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -65,7 +67,7 @@ pub enum ExpireScope {
 /// use std::time::Duration;
 /// use tollgate::stack::{ExpireScope, HeldPermits, EstimateOutcome, SettlementTiming, HeldEstimate};
 ///
-/// /// One that has no end, and whose book takes what was spent.
+/// /// An estimate without an expiry, which stores the actual cost.
 /// struct Endless(Arc<AtomicU64>);
 ///
 /// impl HeldEstimate for Endless {
@@ -89,20 +91,20 @@ pub enum ExpireScope {
 /// assert_eq!(book.load(Ordering::Relaxed), 1_500);
 /// ```
 pub trait HeldEstimate: Send + Sync {
-    /// The request ended so, in its time or later. Called once.
+    /// Settles the estimate by this outcome, in time or late. Called once.
     fn settle(&mut self, settled: EstimateOutcome) -> SettlementTiming;
 
-    /// How long its time still is; none if it is over, and was [ended](Self::expire).
+    /// The time until the estimate expires; none if it [has expired](Self::expire).
     fn time_left(&self) -> Option<Duration>;
 
-    /// Ends it as one that nobody settles. It may be settled later.
+    /// Expires the estimate because it wasn't settled. A late settlement may still follow.
     fn expire(&mut self, which: ExpireScope);
 
-    /// Its time begins anew, if it isn't over.
+    /// Restarts the time of the estimate, unless it has expired.
     fn renew(&mut self);
 }
 
-/// A timed estimate until it is settled.
+/// A held estimate that settles at most once: explicitly, or when it is dropped.
 pub(super) struct HeldEstimateSlot<E: HeldEstimate> {
     estimate: E,
     is_settled: bool,

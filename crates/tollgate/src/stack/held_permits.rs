@@ -1,4 +1,4 @@
-//! What a request that passed a stack holds while it runs.
+//! What an allowed request holds while it runs.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,27 +8,27 @@ use super::limit::LevelCharge;
 use crate::clock::Clock;
 use crate::concurrency::{OwnedPermit, Permit, PermitOutcome, SharedSource};
 
-/// The slots that a request holds, of all concurrency limits that it met: given back when this is
-/// dropped. With no such limit it holds nothing. It shares its limiters, so it may be moved into a
-/// task, or live as long as a response is being sent.
+/// The permits that a request holds, of all its concurrency limits, with its estimates if it has any.
+/// Dropping this releases them; without such limits it holds nothing. It shares ownership of its
+/// limiters, so it may be moved into a task, or live for as long as a response body is being sent.
 ///
-/// As a [`Permit`](crate::concurrency::Permit) it may end as a success, as dropped for overload, or ignored,
-/// which is what just dropping it means.
+/// Like a [`Permit`](crate::concurrency::Permit), it ends as a success, as dropped for overload, or as
+/// ignored. Just dropping it means ignored.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let pass = stack.allow(&[Limit::new("slots", &slots)]).expect("a free slot");
-/// assert_eq!(slots.available(), 0);
+/// let (permits, composite) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
+/// let pass = composite.allow(&[Limit::new("permits", &permits)]).expect("a free permit");
+/// assert_eq!(permits.available(), 0);
 /// pass.success();
-/// assert_eq!(slots.available(), 1);
+/// assert_eq!(permits.available(), 1);
 /// ```
 #[derive(Debug, Default)]
-#[must_use = "a pass that is dropped gives back its slots"]
+#[must_use = "dropping it releases the permits"]
 pub struct HeldPermits {
-    /// Most requests meet one such limit at most.
+    /// Stored inline, because most requests have at most one concurrency limit.
     first: Option<PermitPointer>,
     rest: Vec<PermitPointer>,
 }
@@ -44,7 +44,7 @@ impl HeldPermits {
         }
     }
 
-    /// Whether it holds nothing: then it makes no difference when it is dropped.
+    /// Whether it holds nothing, so that dropping it has no effect.
     ///
     /// ```
     /// use tollgate::stack::HeldPermits;
@@ -58,7 +58,8 @@ impl HeldPermits {
         self.first.is_none()
     }
 
-    /// Also calls this when it ends, once, with how: for what is held elsewhere.
+    /// Calls this function once, when the request ends, with its outcome: for resources that are held
+    /// elsewhere.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -77,60 +78,61 @@ impl HeldPermits {
         self.push(LevelCharge::Permit(held));
     }
 
-    /// Also holds an estimate that is kept elsewhere, which is told what came of it.
+    /// Also holds this estimate, and passes the outcome of the request on to it.
     pub fn hold_estimate(&mut self, estimate: impl HeldEstimate + 'static) {
         let timed = PermitPointer::Boxed(Box::new(HeldEstimateSlot::new(estimate)));
         self.push(LevelCharge::Permit(timed));
     }
 
-    /// Also holds this permit, which ends as this does.
+    /// Also holds this permit, which ends together with the others.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use tollgate::{ConcurrencyLimiter, stack::HeldPermits};
     ///
-    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
-    /// pass.hold_permit(slots.try_acquire_owned()?);
-    /// assert_eq!(slots.available(), 0);
+    /// let (permits, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
+    /// pass.hold_permit(permits.try_acquire_owned()?);
+    /// assert_eq!(permits.available(), 0);
     /// pass.success();
-    /// assert_eq!((slots.available(), slots.stats().succeeded), (1, 1));
+    /// assert_eq!((permits.available(), permits.stats().succeeded), (1, 1));
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn hold_permit<C: Clock + 'static>(&mut self, permit: OwnedPermit<C>) {
         self.push(LevelCharge::Permit(PermitPointer::Boxed(Box::new(permit))));
     }
 
-    /// Tells limits that learn from it how the request ended, while its slots are still needed: see
-    /// [`Permit::tell`](crate::concurrency::Permit::tell).
+    /// Reports the outcome of the request to adaptive limits while its permits are still held: see
+    /// [`Permit::report`](crate::concurrency::Permit::report).
     ///
     /// ```
     /// use std::sync::Arc;
     /// use tollgate::{ConcurrencyLimiter, concurrency::PermitOutcome, stack::HeldPermits};
     ///
-    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
-    /// pass.hold_permit(slots.try_acquire_owned()?);
+    /// let (permits, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
+    /// pass.hold_permit(permits.try_acquire_owned()?);
     /// pass.report(PermitOutcome::Dropped);
-    /// assert_eq!((slots.available(), slots.stats().dropped), (0, 1));
+    /// assert_eq!((permits.available(), permits.stats().dropped), (0, 1));
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn report(&mut self, ending: PermitOutcome) {
         self.resources_mut().for_each(|slot| slot.report(ending));
     }
 
-    /// The request cost so much. Its slots are held on; estimates are settled, once: what is said again is too late. If the
-    /// time of an estimate is over, what the request cost beyond what is still charged is charged, and nothing comes back.
+    /// Settles all estimates at this actual cost; permits stay held. Only the first settlement counts.
+    /// If an estimate has expired, only the excess over what is still charged is charged, and nothing
+    /// is refunded.
     pub fn settle(&mut self, spent: u64) -> SettlementTiming {
         let settled = self.resources_mut().map(|slot| slot.settle(spent));
         settled.fold(SettlementTiming::InTime, SettlementTiming::max)
     }
 
-    /// How long it takes until the time of an estimate is over that nobody has settled; none if there is none.
+    /// The time until the first unsettled estimate expires; none if there is no such estimate.
     pub fn time_left(&self) -> Option<Duration> {
         self.resources().filter_map(HeldResource::time_left).min()
     }
 
-    /// Whether it holds nothing but estimates whose time is over and which were [ended](Self::expire): all that may still come
-    /// is a late [`settle`](Self::settle).
+    /// Whether it holds only [expired](Self::expire) estimates. All that may still come is a late
+    /// [`settle`](Self::settle).
     ///
     /// ```
     /// use tollgate::stack::HeldPermits;
@@ -145,19 +147,20 @@ impl HeldPermits {
             .all(|slot| slot.may_be_settled() && slot.time_left().is_none())
     }
 
-    /// Ends estimates as ones that nobody settles: charged, or given back, as their terms say. What they did cost may still
-    /// be [said](Self::settle).
+    /// Expires unsettled estimates: each is charged or refunded as its terms define. The actual cost
+    /// may still be [settled](Self::settle) late.
     pub fn expire(&mut self, which: ExpireScope) {
         self.resources_mut().for_each(|slot| slot.expire(which));
     }
 
-    /// The time of estimates that aren't over begins anew.
+    /// Restarts the time of estimates that haven't expired.
     pub fn renew(&mut self) {
         self.resources_mut().for_each(HeldResource::renew);
     }
 
-    /// The request is over, and nobody says what it cost: slots end ignored, and estimates [as ones that nobody
-    /// settles](Self::expire). What they did cost may still be [said](Self::settle).
+    /// Ends a request whose actual cost wasn't reported: permits end as ignored, and estimates
+    /// [expire](Self::expire). The returned value holds the estimates, which may still be
+    /// [settled](Self::settle) late.
     pub fn end_unsettled(mut self) -> Self {
         self.expire(ExpireScope::All);
         let mut rest = Self::default();
@@ -187,8 +190,8 @@ impl HeldPermits {
         all.map(PermitPointer::as_resource_mut)
     }
 
-    /// The request cost what its estimates are, whatever dropping this would mean. Its slots are held on; what is said
-    /// later is too late.
+    /// Settles all estimates at their full amount, whatever dropping them would mean. Permits stay
+    /// held. A later settlement has no effect.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -207,7 +210,8 @@ impl HeldPermits {
         self.resources_mut().for_each(HeldResource::charge);
     }
 
-    /// The request never ran: estimates are given back, whatever dropping this would mean, and slots end ignored.
+    /// Cancels a request that never ran: estimates are refunded, whatever dropping them would mean, and
+    /// permits end as ignored.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -225,14 +229,14 @@ impl HeldPermits {
         self.into_permits().for_each(PermitPointer::cancel);
     }
 
-    /// One pass that holds what both of these hold.
+    /// Merges two sets of held permits.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter};
     ///
     /// let (a, b) = (Arc::new(ConcurrencyLimiter::new(1)), Arc::new(ConcurrencyLimiter::new(1)));
-    /// let pass = |slots| CompositeLimiter::new().allow(&[Limit::new("slots", slots)]).expect("a free slot");
+    /// let pass = |permits| CompositeLimiter::new().allow(&[Limit::new("permits", permits)]).expect("a free permit");
     /// let both = pass(&a).merge(pass(&b));
     /// assert_eq!((a.available(), b.available()), (0, 0));
     /// drop(both);
@@ -255,24 +259,24 @@ impl HeldPermits {
         self.end(PermitOutcome::Dropped);
     }
 
-    /// The request ended in a way that says nothing about capacity.
+    /// The request ended with an outcome that has no information about capacity.
     pub fn ignored(self) {
         self.end(PermitOutcome::Ignored);
     }
 
-    /// The request ended like this.
+    /// The request ended with this outcome.
     pub fn end(self, ending: PermitOutcome) {
         self.into_permits().for_each(|permit| permit.end(ending));
     }
 }
 
-/// A permit of any limiter.
+/// A permit of any kind of limiter.
 pub(crate) enum PermitPointer {
     Concurrency(Permit<SharedSource>),
     Boxed(Box<dyn HeldResource + Send>),
 }
 
-/// What is held elsewhere, and how that ends.
+/// A callback that runs at the end of a request.
 struct EndCallback<F: FnOnce(PermitOutcome)>(Option<F>);
 
 impl<F: FnOnce(PermitOutcome)> EndCallback<F> {
@@ -299,39 +303,39 @@ impl<F: FnOnce(PermitOutcome)> Drop for EndCallback<F> {
     }
 }
 
-/// A permit of a key, whatever its limiter.
+/// A resource of any kind that a request holds: a permit, an estimate, a callback.
 pub(crate) trait HeldResource: Send + Sync {
     fn end(self: Box<Self>, ending: PermitOutcome);
     fn cancel(self: Box<Self>);
 
-    /// The request ended like this, which concerns those who learn from it.
+    /// Reports the outcome; only adaptive limits use it.
     fn report(&mut self, ending: PermitOutcome) {
         let _ = ending;
     }
 
-    /// The request cost so much, which concerns estimates alone.
+    /// Settles at this actual cost; only estimates use it.
     fn settle(&mut self, spent: u64) -> SettlementTiming {
         let _ = spent;
         SettlementTiming::InTime
     }
 
-    /// And that it cost what was estimated.
+    /// Settles an estimate at its full amount.
     fn charge(&mut self) {}
 
-    /// How long the time of an estimate still is.
+    /// The time until the estimate expires.
     fn time_left(&self) -> Option<Duration> {
         None
     }
 
-    /// Ends an estimate as one that nobody settles.
+    /// Expires an unsettled estimate.
     fn expire(&mut self, which: ExpireScope) {
         let _ = which;
     }
 
-    /// The time of an estimate begins anew.
+    /// Restarts the time of an estimate.
     fn renew(&mut self) {}
 
-    /// Whether it is an estimate that may still be settled.
+    /// Whether this is an estimate that may still be settled.
     fn may_be_settled(&self) -> bool {
         false
     }

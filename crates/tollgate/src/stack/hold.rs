@@ -1,4 +1,5 @@
-//! Reserve, then settle: a request whose cost is known only afterwards, on terms that say what an unsettled hold means.
+//! Reserve, then settle: for requests whose cost is known only afterwards. The terms define what an
+//! unsettled reservation means.
 
 use std::time::Duration;
 
@@ -11,23 +12,24 @@ use super::{
 };
 use crate::concurrency::PermitOutcome;
 
-/// What a request holds of all its limits until its real cost is known.
+/// The charges of a request to all its limits, until its actual cost is known.
 ///
-/// [`settle`](Self::settle) says what was spent: levels that were [estimated](Limit::estimated) get the rest back, or
-/// owe what was underestimated, up to a full bucket; levels with a plain cost keep it. What dropping a hold means is
-/// chosen when it is made, by its [`ReservationTerms`]: by default the whole estimate is charged. So it is at the end of its time, and
-/// what is settled later is charged as far as it is more: nothing comes back then.
+/// [`settle`](Self::settle) reports the actual cost. [Estimated](Limit::estimated) limits refund the
+/// rest, or are owed the excess, up to a full bucket; limits with a plain cost keep it.
+/// [`ReservationTerms`] define what dropping a reservation means: by default the whole estimate is
+/// charged. The same happens when the reservation expires; a late settlement charges the excess and
+/// refunds nothing.
 ///
-/// What is held doesn't drain: however long a hold lives, what it gives back was not given to anybody else
-/// meanwhile, and the limit's bound holds in every span of time. What is charged in the end is what was spent,
-/// and limits that can't keep to that take no estimate. Windows and logs give back to the window or entry that
-/// was charged, and quotas to the period, as long as that counts; they know no debt, so of what was
-/// underestimated they take what is left.
+/// A held estimate doesn't drain. However long a reservation lives, no other request gets the tokens
+/// that it refunds later, and the limit's bound holds in every span of time. The final charge is the
+/// actual cost; limits that can't guarantee that accept no estimate. Windows and logs refund to the
+/// window or entry that was charged, and quotas to the period, as long as these still count. They have
+/// no debt: of an excess they charge at most what remains.
 ///
-/// Nobody knows when a hold is settled. So a `retry_after` assumes that what is held comes back in time, and a
-/// reservation that would rely on it is refused at once. A key keeps its room in the table while something of
-/// it is out, and where [`WhenFull::EvictNearestIdle`](crate::UnsupportedWhenFull) says so is evicted after all others, with
-/// what it holds.
+/// Nobody knows when a reservation is settled. So a `retry_after` assumes that held tokens come back in
+/// time, while a reservation that would rely on that is denied immediately. A key stays in the table
+/// while it holds tokens. Where [`WhenFull::EvictNearestIdle`](crate::WhenFull::EvictNearestIdle) permits
+/// eviction, such keys are evicted last, together with what they hold.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,22 +40,22 @@ use crate::concurrency::PermitOutcome;
 ///     .algorithm(Algorithm::TokenBucket)
 ///     .clock(clock.clone())
 ///     .build()?;
-/// let stack = CompositeLimiter::new();
+/// let composite = CompositeLimiter::new();
 /// let acme = tokens.key("acme");
-/// let hold = stack
+/// let hold = composite
 ///     .hold(&[Limit::estimated("tokens", &acme, 4_000)], Duration::from_secs(60))
 ///     .expect("a full bucket");
 /// assert_eq!(tokens.key("acme").peek().remaining, 6_000);
 /// clock.advance(Duration::from_secs(30));
-/// assert_eq!(tokens.key("acme").peek().remaining, 6_000); // what is out doesn't drain
+/// assert_eq!(tokens.key("acme").peek().remaining, 6_000); // held tokens don't drain
 /// hold.settle(1_500);
 /// assert_eq!(tokens.key("acme").peek().remaining, 8_500);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 ///
-/// Of levels that share their limits (an `Arc`, or a key that has one), the hold borrows nothing. So a streamed
-/// answer is settled where it ends, in a task or thread of its own; if that is dropped half-way, the estimate
-/// is charged.
+/// If all limits are shared (an `Arc`, or a key handle that owns one), the reservation borrows nothing.
+/// So a streamed response can be settled where it ends, in another task or thread. If that is dropped
+/// halfway, the estimate is charged.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -61,13 +63,13 @@ use crate::concurrency::PermitOutcome;
 /// use tollgate::{ConcurrencyLimiter, StoredKeyLimiter, Limit, Rate, CompositeLimiter, stack::CostReservation};
 ///
 /// let tokens = StoredKeyLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
-/// let (tokens, slots) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
-/// let levels = [
+/// let (tokens, permits) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
+/// let limits = [
 ///     Limit::estimated("tokens", tokens.key_owned("acme"), 4_000),
-///     Limit::new("streams", Arc::clone(&slots)),
+///     Limit::new("streams", Arc::clone(&permits)),
 /// ];
 /// let hold: CostReservation<'static> = CompositeLimiter::new()
-///     .hold(&levels, Duration::from_secs(60))
+///     .hold(&limits, Duration::from_secs(60))
 ///     .expect("a full bucket");
 ///
 /// let stream = std::thread::spawn(move || {
@@ -79,16 +81,16 @@ use crate::concurrency::PermitOutcome;
 /// });
 /// # stream.join().unwrap();
 /// assert!(tokens.key("acme").peek().remaining >= 9_985);
-/// assert_eq!(slots.available(), 50);
+/// assert_eq!(permits.available(), 50);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a hold that is dropped is charged as it stands, unless its terms say otherwise: settle it"]
+#[must_use = "a reservation that is dropped is charged in full, unless its terms refund it: settle it"]
 pub struct CostReservation<'a> {
     parts: Vec<HeldLevel<'a>>,
 }
 
-/// What one level holds.
+/// The charge of one limit.
 #[derive(Debug)]
 struct HeldLevel<'a> {
     level: Limit<'a>,
@@ -96,12 +98,12 @@ struct HeldLevel<'a> {
     expires_at: Timestamp,
     on_drop: OnDrop,
     charge: Option<LevelCharge>,
-    /// What stays charged of an estimate that has ended before the request said what it cost.
+    /// The part that stayed charged when the estimate expired, before the actual cost was reported.
     charged_at_expiry: Option<u64>,
 }
 
 impl CostReservation<'_> {
-    /// The request is done and cost so much, at the levels that were given an estimate; and whether that is said in time.
+    /// Settles the estimated limits at this actual cost, and returns whether that was in time.
     ///
     /// ```
     /// use std::time::Duration;
@@ -112,7 +114,7 @@ impl CostReservation<'_> {
     /// let acme = tokens.key("acme");
     /// let hold = CompositeLimiter::new().hold(&[Limit::estimated("tokens", &acme, 200)], Duration::from_secs(60)).expect("room");
     /// clock.advance(Duration::from_secs(60));
-    /// assert_eq!(hold.settle(9_000), SettlementTiming::Late); // It is charged: 200 are, so 8,800 more.
+    /// assert_eq!(hold.settle(9_000), SettlementTiming::Late); // 200 are charged, so 8,800 more.
     /// assert!(tokens.key("acme").peek().remaining <= 1_001);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -120,21 +122,21 @@ impl CostReservation<'_> {
         self.settle_as(EstimateOutcome::Spent(spent))
     }
 
-    /// The request passes at the costs that are held: nothing is settled later. The slots among them are
-    /// held by what this returns, while it runs.
+    /// Charges the held costs as they are: nothing is settled later. The returned value holds the
+    /// permits while the request runs.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
     /// use tollgate::{ConcurrencyLimiter, Limit, Limiter, Rate, CompositeLimiter};
     ///
-    /// let (rate, slots) = (Limiter::new(Rate::per_hour(9)), Arc::new(ConcurrencyLimiter::new(1)));
-    /// let (levels, minute) = ([Limit::new("rate", &rate), Limit::new("slots", &slots)], Duration::from_secs(60));
-    /// let hold = CompositeLimiter::new().hold(&levels, minute).expect("room");
+    /// let (rate, permits) = (Limiter::new(Rate::per_hour(9)), Arc::new(ConcurrencyLimiter::new(1)));
+    /// let (limits, minute) = ([Limit::new("rate", &rate), Limit::new("permits", &permits)], Duration::from_secs(60));
+    /// let hold = CompositeLimiter::new().hold(&limits, minute).expect("room");
     /// let pass = hold.keep();
-    /// assert_eq!((rate.peek().remaining, slots.available()), (8, 0));
+    /// assert_eq!((rate.peek().remaining, permits.available()), (8, 0));
     /// drop(pass);
-    /// assert_eq!((rate.peek().remaining, slots.available()), (8, 1));
+    /// assert_eq!((rate.peek().remaining, permits.available()), (8, 1));
     /// ```
     pub fn keep(mut self) -> HeldPermits {
         let pass = self.take_permits();
@@ -142,7 +144,7 @@ impl CostReservation<'_> {
         pass
     }
 
-    /// Takes the slots out.
+    /// Takes the permits out.
     fn take_permits(&mut self) -> HeldPermits {
         let mut pass = HeldPermits::default();
         for part in &mut self.parts {
@@ -154,15 +156,15 @@ impl CostReservation<'_> {
         pass
     }
 
-    /// The request never happened: everything comes back, whatever the terms say.
+    /// The request never ran: everything is refunded, whatever the terms define.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
-    /// let levels = [Limit::estimated("tokens", &limiter, 5)];
-    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let limits = [Limit::estimated("tokens", &limiter, 5)];
+    /// let hold = CompositeLimiter::new().hold(&limits, Duration::from_secs(60)).expect("room");
     /// hold.cancel();
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
@@ -170,33 +172,33 @@ impl CostReservation<'_> {
         let _ = self.settle_as(EstimateOutcome::Cancelled);
     }
 
-    /// In the reverse of the order of charging, so that what was charged last comes back first.
+    /// Settles in the reverse of the charging order, so that the last charge is refunded first.
     fn settle_as(&mut self, settled: EstimateOutcome) -> SettlementTiming {
-        let (mut seen, mut said) = (ClockReading::default(), SettlementTiming::InTime);
+        let (mut seen, mut timing) = (ClockReading::default(), SettlementTiming::InTime);
         for part in &mut self.parts {
             let now = part.level.limit.now(&mut seen);
-            said = said.max(part.settle_as(now, settled));
+            timing = timing.max(part.settle_as(now, settled));
         }
-        said
+        timing
     }
 }
 
 impl HeldLevel<'_> {
     fn settle_as(&mut self, now: Timestamp, settled: EstimateOutcome) -> SettlementTiming {
         let limit = &self.level.limit;
-        let mark_answered = match settled {
+        let is_refunded = match settled {
             EstimateOutcome::Cancelled => true,
             EstimateOutcome::NotReported => self.on_drop != OnDrop::Charged,
             EstimateOutcome::Spent(_) | EstimateOutcome::Charged => false,
         };
-        let said = match settled {
+        let reported = match settled {
             EstimateOutcome::Spent(spent) if self.level.is_estimated => Some(spent),
             _ => None,
         };
         match self.charge.take() {
-            // It is held for as long as the request runs, and has no estimate that could be over.
+            // A permit is held for as long as the request runs. It has no estimate that could expire.
             Some(LevelCharge::Permit(permit)) => match settled {
-                _ if mark_answered => permit.cancel(),
+                _ if is_refunded => permit.cancel(),
                 EstimateOutcome::NotReported => permit.end(PermitOutcome::Ignored),
                 _ => permit.end(PermitOutcome::Success),
             },
@@ -205,17 +207,17 @@ impl HeldLevel<'_> {
                 self.charged_at_expiry = Some(self.level.held_cost());
             }
             Some(taken) => {
-                let charged = if mark_answered {
+                let charged = if is_refunded {
                     0
                 } else {
                     self.level.held_cost()
                 };
-                limit.settle(now, taken, said.unwrap_or(charged));
-                return SettlementTiming::of(said.is_some() && now >= self.expires_at);
+                limit.settle(now, taken, reported.unwrap_or(charged));
+                return SettlementTiming::of(reported.is_some() && now >= self.expires_at);
             }
             None => {}
         }
-        let (Some(charged), Some(spent)) = (self.charged_at_expiry.take(), said) else {
+        let (Some(charged), Some(spent)) = (self.charged_at_expiry.take(), reported) else {
             return SettlementTiming::InTime;
         };
         if spent > charged {
@@ -224,7 +226,7 @@ impl HeldLevel<'_> {
         SettlementTiming::Late
     }
 
-    /// Ends it as its terms say of one that nobody settles. What the request cost may still be said.
+    /// Expires the estimate as its terms define. The actual cost may still be settled late.
     fn expire(&mut self, now: Timestamp) {
         let charged = match self.on_drop {
             OnDrop::Refunded if now < self.expires_at => 0,
@@ -239,7 +241,7 @@ impl HeldLevel<'_> {
 }
 
 impl<'a> CostReservation<'a> {
-    /// What one level holds already, until this time.
+    /// A reservation of one limit that is charged already, with its expiry.
     pub(crate) fn taken(
         level: Limit<'a>,
         ReservationTerms {
@@ -263,8 +265,8 @@ impl<'a> CostReservation<'a> {
 }
 
 impl CostReservation<'static> {
-    /// The request runs, and what it holds is in one pass: its slots, and its estimates until
-    /// [`HeldPermits::settle`] tells what it did cost.
+    /// Puts everything that the request holds into one value: its permits, and its estimates until
+    /// [`HeldPermits::settle`] reports the actual cost.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -272,17 +274,17 @@ impl CostReservation<'static> {
     /// use tollgate::{ConcurrencyLimiter, Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let tokens = Arc::new(Limiter::new(Rate::per_hour(10_000)));
-    /// let slots = Arc::new(ConcurrencyLimiter::new(1));
-    /// let levels = [
+    /// let permits = Arc::new(ConcurrencyLimiter::new(1));
+    /// let limits = [
     ///     Limit::estimated("tokens", Arc::clone(&tokens), 4_000),
-    ///     Limit::new("streams", Arc::clone(&slots)),
+    ///     Limit::new("streams", Arc::clone(&permits)),
     /// ];
-    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let hold = CompositeLimiter::new().hold(&limits, Duration::from_secs(60)).expect("room");
     /// let mut pass = hold.into_permits();
     /// pass.settle(1_500);
-    /// assert_eq!((tokens.peek().remaining, slots.available()), (8_500, 0));
+    /// assert_eq!((tokens.peek().remaining, permits.available()), (8_500, 0));
     /// drop(pass);
-    /// assert_eq!(slots.available(), 1);
+    /// assert_eq!(permits.available(), 1);
     /// ```
     pub fn into_permits(mut self) -> HeldPermits {
         let mut pass = self.take_permits();
@@ -338,11 +340,11 @@ impl Drop for CostReservation<'_> {
 }
 
 impl CompositeLimiter {
-    /// Holds the costs of all levels, or of none, until the hold is settled, and at most for as long as the
-    /// terms say: after that all of it counts as spent. A `Duration` is [`ReservationTerms::within`] it.
+    /// Holds the costs of all limits, or of none, until the reservation is settled or expires. An
+    /// expired reservation counts as spent. A `Duration` converts to [`ReservationTerms::for_at_most`].
     ///
     /// # Errors
-    /// The limit that refused; nothing was charged.
+    /// The limit that denied; nothing was charged.
     pub fn hold<'a>(
         &self,
         levels: &[Limit<'a>],
@@ -365,7 +367,8 @@ impl CompositeLimiter {
             } = own(level);
             let until = match dropped {
                 OnDrop::Charged | OnDrop::Refunded => now + longest,
-                // Whoever holds it gives it back: the limit itself would count it as spent.
+                // The reservation refunds it when it expires. If the limit knew the deadline, it would
+                // count the estimate as spent.
                 OnDrop::AlwaysRefunded => Timestamp::MAX,
             };
             level.limit.hold_estimate(now, level.held_cost(), until)
@@ -394,47 +397,48 @@ impl CompositeLimiter {
     }
 }
 
-/// For how long a [`CostReservation`](super::CostReservation) may be settled, and what it means if it is dropped before.
+/// How long a [`CostReservation`](super::CostReservation) may be settled, and what dropping it
+/// unsettled means.
 ///
-/// A hold that is dropped is charged its whole estimate. So a client that disconnects early, and so ends the task that
-/// would have settled the hold, has paid for what it may have used. Where nothing can have been used before the hold is
-/// settled, [`refund_on_drop`](Self::refund_on_drop) gives everything back instead. Slots of concurrency limits are
-/// free in any case once it is dropped.
+/// A dropped reservation is charged its whole estimate. So a client that disconnects early, which drops
+/// the task that would have settled, has paid for what it may have used. If nothing can be used before
+/// the settlement, [`refund_on_drop`](Self::refund_on_drop) refunds everything instead. In any case, a
+/// drop releases the permits of concurrency limits.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, stack::ReservationTerms, clock::Manual};
 ///
 /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
-/// let (stack, minute) = (CompositeLimiter::new(), Duration::from_secs(60));
-/// let levels = [Limit::estimated("tokens", &limiter, 400)];
+/// let (composite, minute) = (CompositeLimiter::new(), Duration::from_secs(60));
+/// let limits = [Limit::estimated("tokens", &limiter, 400)];
 ///
-/// drop(stack.hold(&levels, minute)); // as `Terms::within(minute)`
+/// drop(composite.hold(&limits, minute)); // as with `ReservationTerms::for_at_most(minute)`
 /// assert_eq!(limiter.peek().remaining, 600);
 ///
-/// drop(stack.hold(&levels, ReservationTerms::for_at_most(minute).refund_on_drop()));
+/// drop(composite.hold(&limits, ReservationTerms::for_at_most(minute).refund_on_drop()));
 /// assert_eq!(limiter.peek().remaining, 600);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "terms do nothing until something is held by them"]
+#[must_use = "terms do nothing until a reservation uses them"]
 pub struct ReservationTerms {
     pub(super) max_duration: Duration,
     pub(super) on_drop: OnDrop,
 }
 
-/// What it means that a hold wasn't settled.
+/// What an unsettled reservation means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnDrop {
     Charged,
-    /// Nothing was spent, if its time isn't over.
+    /// Refunds if it is dropped before it expires; charges if it expires.
     Refunded,
-    /// Nothing was spent.
+    /// Refunds in any case.
     AlwaysRefunded,
 }
 
 impl ReservationTerms {
-    /// It may be settled for so long; after that all of it counts as spent, and if it is dropped before, too. What is
-    /// settled later is charged as far as it is more.
+    /// The reservation may be settled for this duration. If it expires or is dropped unsettled, all of
+    /// it counts as spent. A late settlement charges the excess.
     pub const fn for_at_most(longest: Duration) -> Self {
         Self {
             max_duration: longest,
@@ -446,14 +450,15 @@ impl ReservationTerms {
         self.max_duration
     }
 
-    /// If it is dropped before its time is over, nothing was spent.
+    /// Refunds the estimate if the reservation is dropped before it expires.
     pub const fn refund_on_drop(mut self) -> Self {
         self.on_drop = OnDrop::Refunded;
         self
     }
 
-    /// Nothing was spent if it is dropped, or at the end of its time, once somebody [ends](super::HeldPermits::expire) it then; what
-    /// is settled later is charged. Until it ends it is held.
+    /// Refunds the estimate if the reservation is dropped, or when it [is
+    /// expired](super::HeldPermits::expire) after its deadline. Until then it stays held. A late
+    /// settlement is charged.
     ///
     /// ```
     /// use std::time::Duration;

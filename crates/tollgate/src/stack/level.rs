@@ -1,4 +1,4 @@
-//! A level of a stack: a limit by name, and what a request costs it.
+//! A `Limit` of a composite limiter: a limit with a name, and what the request costs it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,39 +11,40 @@ pub(super) use super::limit::LimitScope;
 use super::limit::{ClockReading, ComposableKeyedLimit, ComposableLimit, FastCharge, LevelCharge};
 use crate::keyed::KeyRate;
 
-/// One limit that a request meets, by name, and what the request costs it.
+/// One limit of a request: its name, and what the request costs it.
 ///
 /// ```
 /// use tollgate::{KeyedLimiter, Limit, Limiter, Rate};
 ///
 /// let tenants = KeyedLimiter::new(Rate::per_second(100), 1_000);
 /// let service = Limiter::new(Rate::per_second(10_000));
-/// let levels = [
+/// let limits = [
 ///     Limit::new("tenant", &tenants.key("acme")).cost(5),
 ///     Limit::new("service", &service),
 /// ];
-/// assert_eq!(levels[0].name(), "tenant");
+/// assert_eq!(limits[0].name(), "tenant");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limit<'a> {
     pub(super) name: &'a str,
     pub(super) cost: u64,
-    /// Whether the cost is an estimate, which a hold settles.
+    /// Whether the cost is an estimate, which a reservation settles.
     pub(super) is_estimated: bool,
-    /// Its own, in place of its hold's.
+    /// The terms of this limit's estimate, in place of the reservation's.
     pub(super) terms: Option<ReservationTerms>,
     pub(super) limit: LimitRef<'a>,
 }
 
 impl<'a> Limit<'a> {
-    /// A limit at a cost of 1, by reference: `&Limiter`, `&Arc<Limiter>`, `&Arc<ConcurrencyLimiter>`, or
-    /// `&key` of any limiter by key, whose handle borrows the limiter or shares it. Slots are shared
-    /// (`Arc`, and keys by [`key_owned`](crate::KeyedConcurrencyLimiter::key_owned)), because who holds one may outlive
-    /// the call.
+    /// A limit at a cost of 1, by reference: `&Limiter`, `&Arc<Limiter>`, `&Arc<ConcurrencyLimiter>`,
+    /// or `&key` of any keyed limiter, whose handle borrows or shares the limiter. Permits need a
+    /// shared limiter (an `Arc`, and keys by [`key_owned`](crate::KeyedConcurrencyLimiter::key_owned)),
+    /// because a permit may outlive the call.
     ///
-    /// What shares its limit may also be given by value: `Arc<Limiter>`, `Arc<ConcurrencyLimiter>`, and handles
-    /// of the type `OwnedKey`. If all levels of a [`CostReservation`](super::CostReservation) are, it borrows nothing and can live in
-    /// a task.
+    /// A limit that is shared may also be passed by value: `Arc<Limiter>`, `Arc<ConcurrencyLimiter>`,
+    /// and handles of the type `OwnedKey`. If all limits of a
+    /// [`CostReservation`](super::CostReservation) are passed so, it borrows nothing and can live in a
+    /// task.
     #[inline]
     pub fn new(name: &'a str, limit: impl Into<LimitRef<'a>>) -> Self {
         Self {
@@ -55,24 +56,26 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// A limit at what the request is thought to cost; [`CostReservation::settle`](super::CostReservation::settle) tells what it did
-    /// cost. One at least is held. Only of limits that settle that exactly: a `&Limiter` of any algorithm, a reference to a key of
-    /// an `StoredKeyLimiter` or of a quota, or one of those that shares its limiter, by value.
+    /// A limit with an estimated cost, at least 1, which
+    /// [`CostReservation::settle`](super::CostReservation::settle) replaces by the actual cost. Only
+    /// limits that settle exactly accept an estimate: a `&Limiter` of any algorithm, a reference to a
+    /// key of a `StoredKeyLimiter` or of a quota, or an owned handle of one of these.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(30_000));
-    /// let levels = [Limit::estimated("tokens", &limiter, 4_000)];
-    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let limits = [Limit::estimated("tokens", &limiter, 4_000)];
+    /// let hold = CompositeLimiter::new().hold(&limits, Duration::from_secs(60)).expect("room");
     /// assert!(limiter.allow_n(2)); // others go on meanwhile
     /// hold.settle(1_500);
     /// assert_eq!(limiter.peek().remaining, 28_498);
     /// ```
     ///
-    /// A key of a [`KeyedLimiter`](crate::KeyedLimiter) has 16 bytes, and no room for what is out; an
-    /// [`StoredKeyLimiter`](crate::StoredKeyLimiter) has. So this doesn't compile, and says so:
+    /// A key of a [`KeyedLimiter`](crate::KeyedLimiter) has 16 bytes, and no room for open estimates;
+    /// one of a [`StoredKeyLimiter`](crate::StoredKeyLimiter) has. So this doesn't compile, and the
+    /// compiler's message names the alternative:
     ///
     /// ```compile_fail,E0277
     /// use tollgate::{KeyedLimiter, Level, Rate};
@@ -81,7 +84,8 @@ impl<'a> Limit<'a> {
     /// let level = Level::estimated("tokens", tenants.key("acme"), 4_000);
     /// ```
     ///
-    /// Nor do a class of a tree, which keeps no track of parts, and slots, which are held as long as it takes:
+    /// The same holds for a class of a tree, which doesn't track partial refunds, and for permits,
+    /// which have no cost to settle:
     ///
     /// ```compile_fail,E0277
     /// use tollgate::{Level, Rate, Tree, tree::Class};
@@ -106,7 +110,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// What the request costs at this level; if it was estimated, what it is thought to cost.
+    /// Sets what the request costs this limit: the estimate, if the cost is estimated.
     #[must_use]
     #[inline]
     pub const fn cost(mut self, cost: u64) -> Self {
@@ -114,7 +118,8 @@ impl<'a> Limit<'a> {
         self
     }
 
-    /// Holds its estimate on terms of its own, in place of those of the [hold](super::CompositeLimiter::hold).
+    /// Holds this limit's estimate on these terms, in place of those of the
+    /// [reservation](super::CompositeLimiter::hold).
     ///
     /// ```
     /// use std::time::Duration;
@@ -132,8 +137,8 @@ impl<'a> Limit<'a> {
         self
     }
 
-    /// What is held of it. An estimate is of one at least: who thinks that it costs nothing, and is wrong, has
-    /// something to settle.
+    /// The cost that is charged first. An estimate is at least 1, so that a wrong estimate of 0 still
+    /// has a charge to settle.
     pub(super) fn held_cost(&self) -> u64 {
         if self.is_estimated {
             self.cost.max(1)
@@ -142,16 +147,16 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// What people call it.
+    /// The name of the limit.
     pub const fn name(&self) -> &'a str {
         self.name
     }
 }
 
-/// A limit that settles an estimate: what is charged in the end is what was spent. [`Limit::estimated`] lists
-/// them.
+/// A limit that settles an estimate exactly: the final charge is the actual cost. [`Limit::estimated`]
+/// lists these limits.
 ///
-/// The trait is sealed: it is there to be named, not to be implemented.
+/// The trait is sealed: use it in bounds, but don't implement it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't settle an estimate",
     label = "keeps what it was charged, whatever was spent",
@@ -166,39 +171,40 @@ impl<'a, L: Into<LimitRef<'a>> + SettlesExactly> SettlesEstimates<'a> for L {}
 pub(super) use sealed::SettlesExactly;
 
 mod sealed {
-    /// Whoever settles an estimate.
+    /// The sealed part: every type that settles an estimate exactly.
     pub trait SettlesExactly {}
 }
 
-/// A limit of any kind, as a [`Limit`] takes it. Made by `into()` from what [`Limit::new`] lists.
+/// A limit of any kind, as a [`Limit`] takes it. Converts by `into()` from the types that
+/// [`Limit::new`] lists.
 #[derive(Clone)]
 pub struct LimitRef<'a>(pub(super) LimitPointer<'a>);
 
 #[derive(Clone)]
 pub(super) enum LimitPointer<'a> {
-    /// With who shares it, so that the order of charging is known without a call.
+    /// With its scope, so that sorting by the charging order needs no virtual call.
     Borrowed(LimitScope, &'a (dyn ComposableLimit + 'a)),
-    /// By value, because a key is made for one call.
+    /// By value, because the handle of a key is made for one call.
     KeyParts {
         limiter: &'a (dyn ComposableKeyedLimit + 'a),
         key: KeyRate,
     },
-    /// The same, shared.
+    /// The same with a shared limiter.
     OwnedKeyParts {
         limiter: Arc<dyn ComposableKeyedLimit + 'a>,
         key: KeyRate,
     },
-    /// Any other, shared.
+    /// Any other limit, shared.
     Owned(Arc<dyn ComposableLimit + Send + 'a>),
 }
 
-/// What there is of one, whoever owns it.
+/// A view of a limit, borrowed or owned.
 enum LimitView<'v> {
     Whole(&'v dyn ComposableLimit),
     KeyParts(&'v dyn ComposableKeyedLimit, &'v KeyRate),
 }
 
-/// Calls the same method on whichever limit it is.
+/// Calls the same method on either kind of view.
 macro_rules! each {
     ($self:expr, $method:ident($($argument:expr),*)) => {
         match $self.as_view() {
@@ -296,7 +302,7 @@ impl<'a> LimitRef<'a> {
     }
 
     pub(super) fn extend_hold(&self, taken: &mut LevelCharge, until: Timestamp) {
-        // Keys by their parts keep no track of estimates.
+        // Keys by their parts don't track estimates, so they have nothing to prolong.
         if let LimitView::Whole(limit) = self.as_view() {
             limit.prolong(taken, until);
         }

@@ -1,4 +1,4 @@
-//! What a stack needs of a limit, whatever its kind.
+//! What a composite limiter needs of a limit, whatever its kind.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::keyed::KeyRate;
 use crate::tree::Receipt;
 
-/// The time as a clock showed it to this request, so that limits on one clock read it once.
+/// The time of a request. Limits on the same clock share one reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClockReading {
     clock: Option<usize>,
@@ -31,65 +31,67 @@ impl ClockReading {
     }
 }
 
-/// A limit that can stand in a [`CompositeLimiter`](super::CompositeLimiter).
+/// A limit that a [`CompositeLimiter`](super::CompositeLimiter) can check.
 pub(crate) trait ComposableLimit: fmt::Debug + Sync {
-    /// What it limits, and who shares it.
+    /// The kind of the limit, and which requests share it.
     fn kind_and_scope(&self) -> (LimitKind, LimitScope);
 
-    /// The time on its clock, as this request sees it.
+    /// The time of this request on the limit's clock.
     fn now(&self, seen: &mut ClockReading) -> Timestamp;
 
     /// Decides without charging.
     fn look(&self, now: Timestamp, cost: u64) -> Decision;
 
-    /// The same for a real request, which fails if this refuses it. Such a refusal may, once, move a key's debt
-    /// to the faster rate at which it was asked, so that the wait that it is told comes true.
+    /// Decides for a real request, which is denied if this denies. A denial may move a key's debt,
+    /// once, to the faster rate of the request, so that its `retry_after` comes true.
     fn ask(&self, now: Timestamp, cost: u64) -> Decision {
         self.look(now, cost)
     }
 
-    /// Whether [`ask`](Self::ask) says that the cost passes.
+    /// Whether [`ask`](Self::ask) allows the cost.
     fn fits(&self, seen: &mut ClockReading, cost: u64) -> bool {
         let now = self.now(seen);
         self.ask(now, cost).is_allowed()
     }
 
-    /// Charges the cost, or says why not.
+    /// Charges the cost, or returns the denial.
     fn take(&self, now: Timestamp, cost: u64) -> Result<LevelCharge, Decision>;
 
-    /// Charges the cost, if the quick way suffices and two words are all that is needed to give it back. `None`
-    /// decides nothing: then [`take`](Self::take) has to be asked.
+    /// Charges the cost if the fast path suffices and two words are enough to refund it. `None` decides
+    /// nothing: then [`take`](Self::take) has to decide.
     fn charge(&self, seen: &mut ClockReading, cost: u64) -> Option<FastCharge> {
         let _ = (seen, cost);
         None
     }
 
-    /// Charges an estimate that is to be settled by `until`.
+    /// Charges an estimate that expires at `until`.
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<LevelCharge, Decision> {
         let _ = until;
         self.take(now, cost)
     }
 
-    /// Settles what was taken, of which `spent` was spent: all or nothing of it, unless it takes estimates. Nothing gives back
-    /// what was taken for a request that was then refused, as far as nobody else relies on it.
+    /// Settles a charge at what was spent: all or nothing, unless the limit accepts estimates. `spent`
+    /// is 0 for a request that another limit denied: then the charge is refunded, as far as no later
+    /// decision relies on it.
     fn settle(&self, now: Timestamp, taken: LevelCharge, spent: u64);
 
-    /// Prolongs what was taken as an estimate, until then. A limit that doesn't end estimates by itself has nothing to do.
+    /// Moves the expiry of an estimate to `until`. Does nothing for a limit that doesn't expire
+    /// estimates itself.
     fn prolong(&self, taken: &mut LevelCharge, until: Timestamp) {
         let _ = (taken, until);
     }
 
-    /// Charges what a request cost whose estimate has ended: as a debt, or as far as there is room.
+    /// Charges the cost of a request whose estimate has expired: as a debt, or as far as there is room.
     fn charge_late(&self, now: Timestamp, cost: u64) {
         let room = self.look(now, 0).remaining;
         let _ = self.take(now, cost.min(room));
     }
 }
 
-/// A keyed limiter, whatever its clock, with the key given in each call.
+/// A keyed limiter on any clock; each call names the key.
 pub(crate) trait ComposableKeyedLimit: Send + Sync {
     fn now(&self, _: &KeyRate, seen: &mut ClockReading) -> Timestamp;
-    /// Starts to bring the key's state into the cache.
+    /// Starts to load the key's state into the CPU cache.
     fn prefetch(&self, key: &KeyRate);
     fn fits(&self, key: &KeyRate, seen: &mut ClockReading, cost: u64) -> bool;
     fn look(&self, key: &KeyRate, now: Timestamp, cost: u64) -> Decision;
@@ -99,23 +101,23 @@ pub(crate) trait ComposableKeyedLimit: Send + Sync {
     fn settle(&self, key: &KeyRate, now: Timestamp, taken: LevelCharge, spent: u64);
 }
 
-/// Who shares a limit. Limits are charged in this order.
+/// Which requests share a limit. Limits are charged in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitScope {
     /// The requests of one key.
     Key,
-    /// All.
+    /// All requests.
     Shared,
-    /// All requests, and it is to be held for as short as possible: slots.
+    /// All requests, by permits. Charged last, so that a permit is held as briefly as possible.
     Permits,
 }
 
 impl LimitScope {
-    /// In the order of charging.
+    /// In the charging order.
     pub(super) const ALL: [Self; 3] = [Self::Key, Self::Shared, Self::Permits];
 }
 
-/// What a limit took, to be given back.
+/// A charge, as its refund needs it.
 #[derive(Debug)]
 pub(crate) enum LevelCharge {
     /// A charge of a rate.
@@ -125,12 +127,13 @@ pub(crate) enum LevelCharge {
     Quota(crate::quota::Receipt),
     /// A charge of every class from a leaf to the root.
     Tree(Box<Receipt>),
-    /// A slot.
+    /// A permit.
     Permit(PermitPointer),
 }
 
-/// A charge of a word: what it left there, and its price. Two words, so that they come back in
-/// registers; moving a [`Taken`] costs more than the charge.
+/// A charge to a limit whose state is one word: the word after the charge, and the price. It is two
+/// words, so that it is returned in registers; moving a [`LevelCharge`] costs more than the charge
+/// itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastCharge {
     tat_after: NonZeroU64,
@@ -148,7 +151,7 @@ impl FastCharge {
         })
     }
 
-    /// The same as one token of that price, charged at this time.
+    /// The equivalent charge of one token at the full price, made at this time.
     pub(super) fn taken(self, now: Timestamp) -> LevelCharge {
         let pace = GcraParams {
             interval: self.price,

@@ -1,4 +1,5 @@
-//! Each kind of limit as a level of a stack: the stack knows the limiters, and no limiter knows the stack.
+//! Each kind of limit as part of a composite limiter. These modules know the limiters; no limiter knows
+//! the composite.
 
 mod awaited_hold;
 mod concurrency;

@@ -1,4 +1,4 @@
-//! What can be chosen about tiers before they are built.
+//! The settings of tiers before they are built.
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -10,7 +10,7 @@ use crate::{CompositeLimiter, KeyedConcurrencyLimiter, KeyedLimiter};
 
 /// Builds [`Tiers`]; made by [`Tiers::builder`].
 ///
-/// Its clock is that of the rates and slots; quotas have their own ([`quotas`](Builder::quotas)).
+/// The clock is that of rates and permits; quotas have their own ([`quotas`](Builder::quotas)).
 ///
 /// ```
 /// use tollgate::{Rate, Tiers, tiers::TierLimits};
@@ -26,7 +26,7 @@ use crate::{CompositeLimiter, KeyedConcurrencyLimiter, KeyedLimiter};
 /// ```
 pub type Builder<C = DefaultClock, W = Wall> = WithClock<Settings<W>, C>;
 
-/// What is chosen of tiers before they are built, but for the clock of their rates.
+/// The settings of tiers, except the clock of their rates.
 #[derive(Debug)]
 pub struct Settings<W: Clock = Wall> {
     default_tier: String,
@@ -47,14 +47,15 @@ impl Builder {
 }
 
 impl<C, W: Clock> Builder<C, W> {
-    /// Adds a tier, or changes one that was added before.
+    /// Adds a tier, or replaces one that was added before.
     pub fn tier(mut self, name: &str, allowance: TierLimits) -> Self {
         self.settings.tiers.push((name.to_owned(), allowance));
         self
     }
 
-    /// Counts quotas here: in a file that survives restarts, say, or with thresholds. Its own quota
-    /// doesn't matter. By default they are counted in memory.
+    /// Counts quotas in this limiter: in a file that survives restarts, for example, or with
+    /// thresholds. The limiter's own default quota isn't used. By default, quotas are counted in
+    /// memory.
     pub fn quotas<V: Clock>(self, quotas: QuotaLimiter<V>) -> Builder<C, V> {
         let Self { settings, clock } = self;
         let settings = Settings {
@@ -68,7 +69,7 @@ impl<C, W: Clock> Builder<C, W> {
 }
 
 impl<C: ClockChoice<Clock: Clone>, W: Clock> Builder<C, W> {
-    /// Builds it.
+    /// Builds the tiers.
     ///
     /// # Errors
     /// If a rate can't be represented.

@@ -1,4 +1,4 @@
-//! Allowances as text, as they are printed.
+//! The limits of a tier as text, in the format that `Display` prints.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,27 +8,27 @@ use tollgate_core::{Rate, RateParseError};
 use super::TierLimits;
 use crate::quota::{Quota, QuotaError};
 
-/// What is wrong with the text of an [`TierLimits`].
+/// What is wrong with the text of a [`TierLimits`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllowanceParseError {
-    /// The first part is no rate.
+    /// The first part isn't a rate.
     Rate(RateParseError),
-    /// A later part is neither a quota nor a number "at once".
+    /// A later part is neither a quota nor a concurrency limit ("5 at once").
     Quota {
-        /// The part.
+        /// The part's text.
         part: String,
-        /// Why it is no quota.
+        /// Why it isn't a quota.
         error: QuotaError,
     },
-    /// The number "at once" is none.
+    /// The number before "at once" can't be parsed.
     Concurrency {
-        /// The part.
+        /// The part's text.
         part: String,
     },
-    /// A part says again what another has said.
+    /// A second quota or a second concurrency limit.
     Duplicate {
-        /// The part.
+        /// The part's text.
         part: String,
     },
 }
@@ -58,7 +58,8 @@ impl std::error::Error for AllowanceParseError {}
 impl FromStr for TierLimits {
     type Err = AllowanceParseError;
 
-    /// Reads `"10/s burst 20, 1000/day, 5 concurrent"`: a rate, then a quota and a concurrency, if any.
+    /// Parses `"10/s burst 20, 1000/day, 5 concurrent"`: a rate, then optionally a quota and a concurrency
+    /// limit.
     fn from_str(text: &str) -> Result<Self, AllowanceParseError> {
         let mut parts = text.split(',').map(str::trim);
         let rate: Rate = parts

@@ -1,4 +1,4 @@
-//! What can be chosen about a tree before it is built.
+//! The settings of a tree before it is built.
 
 use tollgate_core::Rate;
 
@@ -22,7 +22,7 @@ use crate::sync::Mutex;
 /// ```
 pub type Builder<C = DefaultClock> = WithClock<Settings, C>;
 
-/// What is chosen of a tree before it is built, but for its clock.
+/// The settings of a tree, except its clock.
 #[derive(Debug)]
 pub struct Settings {
     rate: Rate,
@@ -39,8 +39,8 @@ impl Builder {
 }
 
 impl<C> Builder<C> {
-    /// Lends nothing: a request passes only if its leaf and every class above it have the tokens, first
-    /// come first served. Classes with a ceil are refused.
+    /// Disables lending: a request passes only if its leaf and every class above it have the tokens,
+    /// first come, first served. Classes with a ceil are rejected.
     pub fn strict(mut self) -> Self {
         self.settings.strict = true;
         self
@@ -48,7 +48,7 @@ impl<C> Builder<C> {
 }
 
 impl<C: ClockChoice> Builder<C> {
-    /// Builds it on the clock that was given, or the default one.
+    /// Builds it on the chosen clock, or on the default one.
     ///
     /// # Errors
     /// If the rate can't be represented.

@@ -1,4 +1,4 @@
-//! What a class of a tree is promised, how far it may borrow, and what can be wrong with that.
+//! The settings of a class: its guarantee and how far it may borrow, and why they can be invalid.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use tollgate_core::{Arithmetic, LimitError, Rate, TokenBucket};
 
 use super::node::{MAX_DEPTH, PRIORITIES};
 
-/// What a class is promised and how far it may go beyond.
+/// The guarantee of a class, and how far it may borrow beyond it.
 ///
 /// * **rate**: guaranteed, with its burst.
-/// * **ceil**: what it may reach by borrowing what others leave idle. Without one it can't borrow.
-/// * **priority**, 0 to 7: spare capacity is offered to lower numbers first. It never touches what is
-///   guaranteed. A class without one has its parent's; the root's is 0.
-/// * **weight**: its share of the spare capacity among those of equal priority. By default the
-///   number of tokens a second of its rate.
+/// * **ceil**: what it may reach by borrowing what others leave idle. Without a ceil it can't borrow.
+/// * **priority**, 0 to 7: spare capacity is offered to lower numbers first. It never affects what is
+///   guaranteed. A class without one inherits its parent's; the root's is 0.
+/// * **weight**: its share of the spare capacity among classes of equal priority. By default the number
+///   of tokens a second of its rate.
 ///
 /// ```
 /// use tollgate::{Rate, tree::Class};
@@ -31,7 +31,7 @@ pub struct Class {
 }
 
 impl Class {
-    /// A class that is promised this rate and gets no more.
+    /// A class that is guaranteed this rate and gets no more.
     pub const fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -41,31 +41,31 @@ impl Class {
         }
     }
 
-    /// Lets it borrow up to this rate: at least its own, and with at least its own burst.
+    /// Allows borrowing up to this rate, which must be at least its own, with at least its own burst.
     pub const fn ceiling(mut self, ceil: Rate) -> Self {
         self.ceil = Some(ceil);
         self
     }
 
-    /// When spare capacity is offered to it: 0 first, 7 last.
+    /// Sets the order in which spare capacity is offered: 0 first, 7 last.
     pub const fn priority(mut self, priority: u8) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// Its share of what is spare, beside others of the same priority; 0 counts as 1. Set it for all
-    /// siblings or for none: without it the weight is the number of tokens a second of the rate.
+    /// Sets its share of the spare capacity among classes of the same priority; 0 counts as 1. Set it
+    /// for all siblings or for none: the default is the number of tokens a second of the rate.
     pub const fn weight(mut self, weight: u32) -> Self {
         self.weight = Some(weight);
         self
     }
 
-    /// What it is promised.
+    /// The guaranteed rate.
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// The class with its numbers worked out, or what is wrong with it.
+    /// Compiles the class for decisions, or returns what is wrong with it.
     pub(super) fn compile(&self, name: &str, strict: bool) -> Result<CompiledClass, TreeError> {
         let limit = |rate| {
             TokenBucket::new(rate).map_err(|error| TreeError::Rate {
@@ -102,7 +102,7 @@ impl Class {
         })
     }
 
-    /// How far the virtual time of a borrower moves for each token: the inverse of its weight.
+    /// How far a token moves the virtual time of a borrower: the inverse of its weight.
     fn stride(&self) -> u64 {
         let (tokens, period) = match (self.weight, self.rate.period()) {
             (None, Some(period)) => (self.rate.count(), period.as_nanos()),
@@ -116,12 +116,12 @@ impl Class {
     }
 }
 
-/// Steps of virtual time in a nanosecond.
+/// Steps of virtual time per nanosecond.
 const STRIDE_SCALE: u128 = 1 << 16;
 /// Slower classes share as if they were this slow, about one token in 200 days.
 const MAX_STRIDE: u64 = 1 << 60;
 
-/// A class ready to decide.
+/// A class that is compiled for decisions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompiledClass {
     pub(super) class: Class,
@@ -131,7 +131,7 @@ pub(super) struct CompiledClass {
     pub(super) stride: u64,
 }
 
-/// Why a tree could not be changed as asked; nothing was changed.
+/// Why a tree couldn't be changed. After an error nothing is changed.
 ///
 /// ```
 /// use tollgate::{Rate, ClassTree, tree::Class};
@@ -152,16 +152,16 @@ pub enum TreeError {
     Rate {
         /// The class.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with the rate.
         error: LimitError,
     },
     /// The ceil is slower than the rate, or has a smaller burst.
     CeilingBelowRate {
         /// The class.
         name: String,
-        /// What it is promised.
+        /// The guaranteed rate.
         rate: Rate,
-        /// What it would be held to.
+        /// The ceil.
         ceil: Rate,
     },
     /// The tree was built without borrowing.
@@ -169,26 +169,26 @@ pub enum TreeError {
         /// The class.
         name: String,
     },
-    /// There is nobody above the root to borrow from.
+    /// The root has no parent to borrow from.
     CeilingOfRoot,
-    /// Priorities go from 0 to 7.
+    /// A priority must be 0 to 7.
     PriorityTooLarge {
         /// The class.
         name: String,
-        /// What was asked for.
+        /// The given priority.
         priority: u8,
     },
-    /// More levels than a tree may have.
+    /// The tree would have too many levels.
     TooDeep {
         /// The class.
         name: String,
     },
-    /// Others still hang on it.
+    /// The class still has children.
     HasChildren {
         /// The class.
         name: String,
     },
-    /// The root stays.
+    /// The root can't be removed.
     IsRoot,
     /// The class was removed before.
     NodeRemoved,

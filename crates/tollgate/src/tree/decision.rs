@@ -1,4 +1,4 @@
-//! What a look means for the caller: how much is left, when to come back, which class decided.
+//! The details of a decision: the remaining tokens, when to retry, and the deciding class.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tollgate_core::{Arithmetic, Decision, LimitLedger, Outcome, Timestamp, Token
 use super::node::{MAX_DEPTH, NodeId};
 use super::path::{DenyCause, LendingReserve, NodePath, PathEvaluation};
 
-/// How many moments at which something changes are looked at before a time is searched for.
+/// The most steps from change to change before a binary search takes over.
 const MAX_STEPS: usize = 4 * MAX_DEPTH;
 
 impl NodePath<'_> {
-    /// The decision for a request that `look` was about, after it was charged if it passed. No
-    /// decision was made before the `latest` charge.
+    /// The decision about the request that `look` evaluated, after it was charged if it passed. A time
+    /// before the `latest` charge counts as the time of that charge.
     pub(super) fn decision(
         &self,
         look: &PathEvaluation,
@@ -38,7 +38,7 @@ impl NodePath<'_> {
         Decision::new(outcome, limit, remaining, retry_after, idle_at - asked_at)
     }
 
-    /// Who refused, or whose rate covered it: the lowest that did.
+    /// The class that denied, or whose rate covered the request: the lowest one.
     pub(super) fn deciding_node(&self, look: &PathEvaluation) -> NodeId {
         let place = match look.denied_by {
             Some((place, _)) => place,
@@ -48,9 +48,9 @@ impl NodePath<'_> {
         self.nodes()[place].id(self.path.slots[place])
     }
 
-    /// When this cost first passes if nobody else asks for anything; `None` if never.
+    /// When this cost first passes if no other request comes; `None` if never.
     fn allowed_at(&self, refused: &PathEvaluation, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        // From one moment at which something changes to the next.
+        // Steps from one moment at which something changes to the next.
         let (mut look, mut at, mut denied) = (*refused, now, now);
         let mut lent = false;
         for _ in 0..MAX_STEPS {
@@ -68,8 +68,8 @@ impl NodePath<'_> {
         };
         let (mut denied, mut passed) = (denied.as_nanos(), at.as_nanos());
         if look.is_allowed() {
-            // What has to be left for claims grows by whole tokens, and where it grows as fast as the
-            // bucket, there may be a nanosecond before at which it passes as well.
+            // Reserves for claims grow by whole tokens. Where they grow as fast as the bucket, the
+            // request may pass a nanosecond earlier as well.
             if !lent || passed - denied <= 1 || !passes(passed - 1) {
                 return Some(at);
             }
@@ -100,8 +100,8 @@ impl NodePath<'_> {
         Some(Timestamp::from_nanos(passed))
     }
 
-    /// The next moment at which a refused request may pass: a bucket on the way has what it needs, or
-    /// a want is forgotten.
+    /// The next moment at which a denied request may pass: when a bucket on the path has what it needs,
+    /// or when a demand expires.
     fn next_change(&self, look: &PathEvaluation, at: Timestamp, cost: u64) -> Option<Timestamp> {
         let filled = self.refilled_at(look, &look.floors, at, at.plus_nanos(1), cost);
         let forgotten = (1..self.path.len)
@@ -110,7 +110,7 @@ impl NodePath<'_> {
             .min();
         match forgotten {
             Some(forgotten) if filled.is_none_or(|filled| forgotten < filled) => {
-                // Not before there would be enough with all wants forgotten.
+                // Not before there would be enough if all demands had expired.
                 let least = self.refilled_at(look, &[0; MAX_DEPTH], at, at, cost)?;
                 let next = forgotten.max(least);
                 Some(filled.map_or(next, |filled| filled.min(next)))
@@ -119,8 +119,8 @@ impl NodePath<'_> {
         }
     }
 
-    /// When the first of the buckets that could not cover it has what it needs, with these floors; one
-    /// that was not asked may have it `at` once, which counts if that is not before `from`.
+    /// When the first bucket that couldn't cover the cost has what it needs, with these floors. A
+    /// bucket that wasn't checked may have it `at` once, which counts if that is not before `from`.
     fn refilled_at(
         &self,
         look: &PathEvaluation,
@@ -162,7 +162,7 @@ impl NodePath<'_> {
             promised: promised.map_or(0, |promised| promised.limit().limit()),
             floor,
         };
-        // With all that can ever be promised, or the whole bucket.
+        // With everything that can ever be claimed reserved, or with the whole bucket.
         let surely = limit.earliest(state, at, keep.needed_tokens(limit.limit(), cost))?;
         let beside = promised.and_then(|promised| {
             let (tokens, other) = (cost.saturating_add(floor), promised.limit());
@@ -171,7 +171,7 @@ impl NodePath<'_> {
         Some(beside.map_or(surely, |beside| beside.min(surely)))
     }
 
-    /// When the first of those is forgotten that a loan from the class at `place` leaves something for.
+    /// When the first demand expires that a loan from the class at `place` leaves something for.
     fn demand_expires_at(&self, place: usize, at: Timestamp) -> Option<Timestamp> {
         let lending = self.nodes()[place].lending.as_ref()?;
         lending.demand_expires_at(&self.borrower(place), at)
@@ -179,8 +179,8 @@ impl NodePath<'_> {
 
     /// The largest cost that passes now.
     fn remaining(&self, now: Timestamp) -> u64 {
-        // Which turns have to be left depends on the cost itself, so this is between two bounds, which
-        // are one unless several classes borrow at several levels.
+        // The reserves depend on the cost itself, so the result lies between two bounds. They are equal
+        // unless several classes borrow at several levels.
         let (mut fits, mut most) = self.bounds(now);
         let passes = |cost| self.evaluate(now, cost).is_allowed();
         if fits == most || !passes(fits + 1) {
@@ -197,7 +197,8 @@ impl NodePath<'_> {
         fits
     }
 
-    /// The largest cost that passes if all turns below a lender have to be left, and if none of them.
+    /// The largest cost that passes if every reserve below a lender has to be left, and if none has to
+    /// be.
     fn bounds(&self, now: Timestamp) -> (u64, u64) {
         let (mut all, mut none) = (RemainingBound::default(), RemainingBound::default());
         let mut turns = 0;
@@ -224,7 +225,7 @@ impl NodePath<'_> {
     }
 }
 
-/// The largest cost that passes, from the leaf up.
+/// The largest cost that passes, computed from the leaf up.
 #[derive(Clone, Copy, Debug, Default)]
 struct RemainingBound {
     most: u64,
@@ -233,13 +234,13 @@ struct RemainingBound {
 }
 
 impl RemainingBound {
-    /// The leaf has this much left of its rate, and up to its ceil.
+    /// The leaf has `left` remaining of its rate, and `to_ceil` up to its ceil.
     fn start_at_leaf(&mut self, left: u64, to_ceil: Option<u64>) {
-        // The ceil of a leaf is asked for the cost alone.
+        // A leaf's ceil is checked for the cost alone.
         (self.most, self.covered) = (to_ceil.unwrap_or(left), left);
     }
 
-    /// A class above, with the bursts of its rate and of its ceil.
+    /// Adds a class above, with the bursts of its rate and of its ceil.
     fn pass_node(
         &mut self,
         keep: &LendingReserve,

@@ -1,11 +1,11 @@
-//! Who may borrow what is spare: by virtual time among borrowers of one priority, and lower priorities after
-//! higher ones.
+//! Who may borrow spare capacity: by virtual time among borrowers of one priority, and lower priorities
+//! after higher ones.
 //!
-//! A limiter has no queue to serve in order; it decides each request as it comes. So order is made
-//! by how much a borrower has to leave in the lender's bucket (its *floor*): whoever is served next
-//! has the lowest one. As the bucket refills, the borrower with the lowest floor passes first if it
-//! is asking, and if it isn't, the bucket fills on until the next one passes. Nothing is lost as
-//! long as the bucket isn't full, and with a full bucket everyone passes.
+//! A limiter has no queue to serve in order; it decides each request as it comes. So the order comes
+//! from how much a borrower must leave in the lender's bucket (its *floor*): the borrower that should
+//! be served next has the lowest floor. As the bucket refills, that borrower passes first if it
+//! requests; if it doesn't, the bucket fills on until the next one passes. Nothing is lost as long as
+//! the bucket isn't full, and with a full bucket every borrower passes.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use tollgate_core::{Arithmetic, LimitLedger, Rate, Timestamp, TokenBucket};
 
 use super::node::PRIORITIES;
 
-/// For how long after it asked a borrower counts as wanting.
+/// How long a borrower has demand after a request.
 pub(super) const DEMAND_DURATION: Duration = Duration::from_secs(1);
 
-/// What a branch keeps about those who borrow from it, and about its own borrowing.
+/// The state of a branch for its borrowers, and for its own borrowing.
 #[derive(Clone, Debug)]
 pub(super) struct Lending {
-    /// What is promised to the classes below, as one bucket.
+    /// What is guaranteed to the children, as one bucket.
     pub(super) promised: PromisedRate,
-    /// The least stride, that of the heaviest class below.
+    /// The least stride, that of the heaviest child.
     pub(super) smallest_stride: u64,
-    /// How many classes hang on it.
+    /// The number of children.
     pub(super) children: u32,
     shares: [PriorityShare; PRIORITIES],
-    /// The virtual time of its own loans from its parent, one a priority.
+    /// The virtual time of its own loans from its parent, for each priority.
     pub(super) tags: [u128; PRIORITIES],
 }
 
-/// Those of one priority.
+/// The borrowers of one priority.
 #[derive(Clone, Debug, Default)]
 struct PriorityShare {
-    /// The virtual time: the latest at which anyone was served.
+    /// The virtual time: the latest at which any borrower was served.
     clock: u128,
-    /// Who asked last, and when; and when anybody else did.
+    /// The borrower that requested last and its time; and the latest time of any other.
     last_asker: u32,
     last_asked: Option<Timestamp>,
     other_asked: Option<Timestamp>,
@@ -50,25 +50,26 @@ pub(super) struct Borrower {
     pub(super) tag: u128,
     /// How far a token moves that time.
     pub(super) stride: u64,
-    /// A 64th of the lender's burst: what a borrower leaves for others who want.
+    /// A 64th of the lender's burst: what a borrower leaves for others with demand.
     pub(super) quantum: u64,
 }
 
-/// What the children of a branch could claim: a bucket with the sum of their rates and of their bursts,
-/// charged with what they claim.
+/// What the children of a branch could claim: a bucket with the sums of their rates and of their
+/// bursts, charged with their claims.
 ///
-/// It never has less than they have together: their sums are the same when all are full, what they
-/// claim is taken from both, and it refills as fast as all of them, while a child that is full stops.
+/// It never has less than the children have together. The sums are equal when all are full, a claim is
+/// taken from both, and this bucket refills as fast as all children together, while a full child stops
+/// refilling.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PromisedRate {
     /// Tokens an hour.
     rate: u128,
     burst: u128,
-    /// None as long as nothing is promised.
+    /// None as long as nothing is guaranteed.
     bucket: Option<LimitLedger<TokenBucket>>,
 }
 
-/// One class, or several, as they add up.
+/// The rate and burst of one class, or the sum of several.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateSum {
     pub(super) rate: u128,
@@ -76,12 +77,12 @@ pub(super) struct RateSum {
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
-/// The fastest and the largest that a bucket takes, which stand for all beyond.
+/// The highest rate of a bucket, which stands for all higher ones.
 const FASTEST_AN_HOUR: u64 = 100_000_000_000_000;
 const LARGEST_BURST: u64 = 1 << 60;
 
 impl RateSum {
-    /// So many classes of this rate.
+    /// The sum of this many classes of this rate.
     pub(super) fn of(limit: &TokenBucket, classes: u32) -> Self {
         let rate = limit.rate();
         let an_hour = match rate.period() {
@@ -100,7 +101,7 @@ impl RateSum {
 }
 
 impl PromisedRate {
-    /// Promises `after` instead of `before`.
+    /// Replaces the guarantee `before` by `after`.
     pub(super) fn change(&mut self, before: RateSum, after: RateSum) {
         let change = |sum: u128, less: u128, more| sum.saturating_sub(less).saturating_add(more);
         self.rate = change(self.rate, before.rate, after.rate);
@@ -108,12 +109,12 @@ impl PromisedRate {
         let fit = |wide, most: u64| u64::try_from(wide).unwrap_or(most).min(most);
         let rate = Rate::new(fit(self.rate, FASTEST_AN_HOUR), HOUR);
         let rate = rate.burst(fit(self.burst, LARGEST_BURST));
-        // What is added is promised at once, so the bucket can't be carried over: full is never less
-        // than what the children have.
+        // An added guarantee counts immediately, so the bucket can't be carried over. A full bucket is
+        // never less than what the children have.
         self.bucket = TokenBucket::new(rate).ok().map(LimitLedger::new);
     }
 
-    /// What is promised; none as long as that is nothing.
+    /// The guarantees; none as long as there are none.
     pub(super) const fn bucket(&self) -> Option<&LimitLedger<TokenBucket>> {
         self.bucket.as_ref()
     }
@@ -124,18 +125,18 @@ impl PromisedRate {
             return 0;
         };
         let left = book.limit().remaining(book.state(), now);
-        // A part of a token counts as one.
+        // A partial token counts as a whole one.
         left.saturating_add(1).min(book.limit().limit())
     }
 
-    /// Takes what a child claimed, as far as it is there.
+    /// Takes a child's claim, as far as it is there.
     pub(super) fn charge(&mut self, now: Timestamp, cost: u64) {
         if let Some(book) = &mut self.bucket {
             let _ = book.allow(now, cost);
         }
     }
 
-    /// Takes back a claim that was given back. More can't be claimed than this, so a gift is safe.
+    /// Returns a refunded claim. This bucket is an upper bound of claims, so an extra refund is safe.
     pub(super) fn refund(&mut self, now: Timestamp, cost: u64) {
         if let Some(book) = &mut self.bucket {
             book.refund(now, cost);
@@ -143,7 +144,7 @@ impl PromisedRate {
     }
 }
 
-/// How many tokens of its own a borrower may be behind its share and still get them later.
+/// How many quanta a borrower may be behind its share and still catch up later.
 const REMEMBERED_QUANTA: u64 = 8;
 
 impl Default for Lending {
@@ -159,7 +160,7 @@ impl Default for Lending {
 }
 
 impl Lending {
-    /// How much it has to leave for those of lower numbers, as long as they want.
+    /// How much it must leave for lower priority numbers, as long as they have demand.
     pub(super) fn higher_priority_reserve(&self, who: &Borrower, now: Timestamp) -> u64 {
         let ahead = self.shares[..who.priority]
             .iter()
@@ -170,12 +171,12 @@ impl Lending {
             .saturating_mul(who.quantum.saturating_mul(2))
     }
 
-    /// How much it has to leave for others of its own priority, as long as they want: a quantum,
-    /// and as much more or less as it is ahead of its share or behind.
+    /// How much it must leave for others of its own priority, as long as they have demand: a quantum,
+    /// and more or less by how far it is ahead of its share or behind.
     ///
-    /// That is measured for all by the same length of virtual time, a token of the heaviest class. By
-    /// tokens of its own, a light class would be let in a token early, which is hundreds of the
-    /// heaviest's.
+    /// That is measured in the same unit of virtual time for all, a token of the heaviest class.
+    /// Measured in its own tokens, a light class would be admitted one token early, which is hundreds
+    /// of the heaviest's.
     pub(super) fn turn_reserve(&self, who: &Borrower, now: Timestamp) -> u64 {
         let share = &self.shares[who.priority];
         if !is_demanding(share.last_asked_by_others(who), now) {
@@ -188,14 +189,14 @@ impl Lending {
             .saturating_add(quanta(1))
             .saturating_sub(share.clock)
             .min(quanta(2));
-        // Below two quanta it nearly always fits, and is divided quickly.
+        // Below two quanta it nearly always fits 64 bits, where division is fast.
         match u64::try_from(ahead) {
             Ok(ahead) => ahead / unit,
             Err(_) => u64::try_from(ahead / u128::from(unit)).unwrap_or(u64::MAX),
         }
     }
 
-    /// When the first of the wants is forgotten that this borrower leaves something for.
+    /// When the first demand expires that this borrower leaves something for.
     pub(super) fn demand_expires_at(&self, who: &Borrower, now: Timestamp) -> Option<Timestamp> {
         let first = self.shares[..who.priority]
             .iter()
@@ -208,7 +209,7 @@ impl Lending {
             .map(|asked| asked + DEMAND_DURATION)
     }
 
-    /// Notes that it wants.
+    /// Records the demand of a borrower.
     pub(super) fn note_demand(&mut self, who: &Borrower, now: Timestamp) {
         let share = &mut self.shares[who.priority];
         if share.last_asker != who.slot {
@@ -218,7 +219,7 @@ impl Lending {
         share.last_asked = share.last_asked.max(Some(now));
     }
 
-    /// As if nobody had asked lately.
+    /// Clears all demand, as if no request had come lately.
     #[cfg(test)]
     pub(super) fn forget_wants(&mut self) {
         for share in &mut self.shares {
@@ -226,7 +227,7 @@ impl Lending {
         }
     }
 
-    /// Notes what it got; its tag from now on.
+    /// Records a loan; returns the borrower's new tag.
     pub(super) fn advance_tag(&mut self, who: &Borrower, cost: u64) -> u128 {
         // Start-time fair queueing with a memory: a borrower that is a little behind catches up.
         let by_time = u128::from(self.smallest_stride.min(who.stride)) * u128::from(who.quantum);
@@ -240,7 +241,7 @@ impl Lending {
 }
 
 impl PriorityShare {
-    /// When anybody but this one asked.
+    /// The latest request of any other borrower.
     fn last_asked_by_others(&self, who: &Borrower) -> Option<Timestamp> {
         if self.last_asker == who.slot {
             self.other_asked

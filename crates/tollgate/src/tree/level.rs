@@ -1,20 +1,20 @@
-//! A leaf of a tree, with the classes above it.
+//! A leaf of a tree, with the classes above it, as a limit of a composite limiter.
 
 use std::fmt;
 
 use super::{ClassTree, Leaf};
 use crate::clock::{Clock, Monotonic};
 
-/// One leaf of a [`ClassTree`], with the classes above it: what a [`CompositeLimiter`](crate::CompositeLimiter) meets. Made by
-/// [`ClassTree::level`].
+/// One leaf of a [`ClassTree`], with the classes above it, as a
+/// [`CompositeLimiter`](crate::CompositeLimiter) takes it. Made by [`ClassTree::level`].
 ///
 /// ```
 /// use tollgate::{Limit, Rate, CompositeLimiter, ClassTree, tree::Class};
 ///
 /// let tree = ClassTree::new(Rate::per_second(10));
 /// let leaf = tree.add_leaf("search", tree.root(), Class::new(Rate::per_second(2)))?;
-/// let (stack, search) = (CompositeLimiter::new(), tree.level(leaf));
-/// let passed = (0..9).filter(|_| stack.allow(&[Limit::new("tree", &search)]).is_some());
+/// let (composite, search) = (CompositeLimiter::new(), tree.level(leaf));
+/// let passed = (0..9).filter(|_| composite.allow(&[Limit::new("tree", &search)]).is_some());
 /// assert_eq!(passed.count(), 2);
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
@@ -24,7 +24,7 @@ pub struct TreeLevel<'a, C: Clock = Monotonic> {
 }
 
 impl<C: Clock> ClassTree<C> {
-    /// A leaf, to be met together with other limits.
+    /// A leaf, to be checked together with other limits.
     pub fn level(&self, leaf: Leaf) -> TreeLevel<'_, C> {
         TreeLevel { tree: self, leaf }
     }

@@ -7,24 +7,25 @@ use tollgate_core::{Arithmetic, LimitLedger, Timestamp, TokenBucket};
 use super::class::{Class, CompiledClass};
 use super::lending::Lending;
 
-/// How many priorities there are.
+/// The number of priorities.
 pub(super) const PRIORITIES: usize = 8;
-/// How many levels a tree may have, root and leaf included.
+/// The most levels of a tree, including root and leaf.
 pub(super) const MAX_DEPTH: usize = 8;
 
-/// A class that others hang on: the root, or what [`ClassTree::add_branch`](super::ClassTree::add_branch) made.
+/// A class that can have children: the root, or one made by
+/// [`ClassTree::add_branch`](super::ClassTree::add_branch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Branch {
     pub(super) slot: u32,
     pub(super) generation: u64,
 }
 
-/// A class that requests are charged to; made by [`ClassTree::add_leaf`](super::ClassTree::add_leaf), or one
-/// key of [`LeafSet`].
+/// A class that requests are charged to; made by [`ClassTree::add_leaf`](super::ClassTree::add_leaf),
+/// or one key of a [`LeafSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaf(pub(super) LeafAddress);
 
-/// A class of which each key has a leaf of its own; made by
+/// A class in which each key has its own leaf; made by
 /// [`ClassTree::add_leaves`](super::ClassTree::add_leaves).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeafSet {
@@ -32,7 +33,7 @@ pub struct LeafSet {
     pub(super) generation: u64,
 }
 
-/// Where a leaf is.
+/// The location of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum LeafAddress {
     Single { slot: u32, birth: u64 },
@@ -40,7 +41,7 @@ pub(super) enum LeafAddress {
 }
 
 /// Any class of a tree, for [`ClassTree::path`](super::ClassTree::path),
-/// [`ClassTree::set_class`](super::ClassTree::set_class) and the like.
+/// [`ClassTree::set_class`](super::ClassTree::set_class) and similar methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(pub(super) NodeAddress);
 
@@ -67,7 +68,7 @@ impl From<LeafSet> for NodeId {
     }
 }
 
-/// One key of [`LeafSet`] stands for all of them: they are one class.
+/// One key of a [`LeafSet`] stands for all of them, because they are one class.
 impl From<Leaf> for NodeId {
     fn from(leaf: Leaf) -> Self {
         Self(match leaf.0 {
@@ -86,15 +87,15 @@ pub(super) struct Node {
     pub(super) class: Class,
     pub(super) priority: Option<u8>,
     pub(super) stride: u64,
-    /// What it is promised.
+    /// The guaranteed rate.
     pub(super) rate: LimitLedger<TokenBucket>,
-    /// What it may reach by borrowing; without one it can't.
+    /// The ceil up to which it may borrow; without one it can't.
     pub(super) ceil: Option<LimitLedger<TokenBucket>>,
     /// The virtual time of a leaf's loans.
     pub(super) tag: u128,
-    /// What only those have that others hang on.
+    /// Only for a class with children.
     pub(super) lending: Option<Box<Lending>>,
-    /// What only a key's leaf has.
+    /// Only for a key's leaf.
     pub(super) member: Option<KeyedMember>,
 }
 
@@ -103,9 +104,9 @@ pub(super) struct Node {
 pub(super) struct KeyedMember {
     pub(super) leaves: LeafSet,
     pub(super) hash: u64,
-    /// Where it is in the heap of those that are idle next.
+    /// Its position in the heap of leaves by idle time.
     pub(super) place: u32,
-    /// Which change of its class it follows.
+    /// The version of its class's settings that it has applied.
     pub(super) version: u64,
 }
 
@@ -141,7 +142,7 @@ impl Node {
         })
     }
 
-    /// Follows a change of its class, as of a time. What was spent stays spent.
+    /// Applies a change of its class as of a time. What was spent stays spent.
     pub(super) fn change(&mut self, now: Timestamp, class: &CompiledClass) {
         self.class = class.class;
         self.priority = class.level;
@@ -153,17 +154,17 @@ impl Node {
         }
     }
 
-    /// How much it is promised at once.
+    /// The guaranteed burst.
     pub(super) fn burst(&self) -> u64 {
         self.rate.limit().limit()
     }
 
-    /// The most that can pass it at once.
+    /// The most that can pass it in one instant.
     pub(super) fn max_burst(&self) -> u64 {
         self.ceil.as_ref().unwrap_or(&self.rate).limit().limit()
     }
 
-    /// From when on it is as if never used.
+    /// The time from which it is like an unused class.
     pub(super) fn idle_at(&self) -> Timestamp {
         let of = |book: &LimitLedger<TokenBucket>| book.limit().idle_at(book.state());
         self.ceil

@@ -1,4 +1,4 @@
-//! All nodes of a tree, under the one lock that the tree holds.
+//! All nodes of a tree, under the tree's one lock.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub(super) struct NodeTable {
     root: u32,
     next_generation: u64,
     strict: bool,
-    /// No decision is made before the latest charge, so that a leaf that was idle then and was
-    /// forgotten can't start anew before.
+    /// No decision is made at an earlier time than the latest charge, so that a leaf that was removed
+    /// as idle then can't restart before.
     pub(super) latest: Timestamp,
 }
 
@@ -37,7 +37,7 @@ struct LeafSetEntry {
     class: CompiledClass,
     capacity: u32,
     index: SlotIndex,
-    /// The keys by when they are idle.
+    /// The keys by the time when they become idle.
     heap: DueHeap,
     used: u32,
     /// The leaf that new keys share when there is no room.
@@ -81,7 +81,7 @@ impl NodeTable {
             .expect("a node stays as long as others name it as their parent")
     }
 
-    /// The node, if it is still the one that was born then.
+    /// The node in this slot, if it is still the one of that birth.
     pub(super) fn live_node(&self, slot: u32, birth: u64) -> Option<&Node> {
         self.nodes.get(slot).filter(|node| node.generation == birth)
     }
@@ -98,7 +98,7 @@ impl NodeTable {
             .filter(|set| set.birth == leaves.generation)
     }
 
-    /// The slot of a leaf, made if it is a key's and new; none if it was removed.
+    /// The slot of a leaf, which is made if it is a new key's; none if it was removed.
     pub(super) fn slot(&mut self, leaf: Leaf, now: Timestamp) -> Option<u32> {
         match leaf.0 {
             LeafAddress::Single { slot, birth } => self.live_node(slot, birth).map(|_| slot),
@@ -254,12 +254,12 @@ impl NodeTable {
         Some(names.join("/"))
     }
 
-    /// How many keys of the set have a leaf, and how many of those are idle is not looked at.
+    /// The number of keys of the set with a leaf, including idle ones.
     pub(super) fn keys(&self, leaves: LeafSet) -> u32 {
         self.set(leaves).map_or(0, |set| set.used)
     }
 
-    /// Puts a key's leaf where it belongs among those that are idle next.
+    /// Updates the position of a key's leaf in the heap of idle times.
     pub(super) fn update_idle_time(&mut self, slot: u32) {
         let node = self.node(slot);
         let Some(member) = node.member else {
@@ -277,7 +277,7 @@ impl NodeTable {
         }
     }
 
-    /// The same with nobody wanting.
+    /// A copy without demand.
     #[cfg(test)]
     pub(super) fn without_wants(&self) -> Self {
         let mut nodes = self.clone();
@@ -313,7 +313,7 @@ impl NodeTable {
         class.compile(name, self.strict)
     }
 
-    /// A branch promises its rate to one child more.
+    /// A branch guarantees its rate to one more child.
     fn add_child(&mut self, branch: u32, promised: RateSum, stride: u64) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
             lending.children += 1;
@@ -321,7 +321,8 @@ impl NodeTable {
         self.change_child(branch, RateSum::default(), promised, stride);
     }
 
-    /// A child of a branch has changed. One that is gone or lighter now makes turns coarser, no more.
+    /// A child of a branch has changed. The least stride stays when a child leaves or becomes lighter:
+    /// that only makes the order of borrowers coarser.
     fn change_child(&mut self, branch: u32, before: RateSum, after: RateSum, stride: u64) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
             lending.promised.change(before, after);
@@ -329,7 +330,7 @@ impl NodeTable {
         }
     }
 
-    /// And one is gone.
+    /// A child was removed.
     fn remove_child(&mut self, branch: u32, promised: RateSum) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
             lending.promised.change(promised, RateSum::default());
@@ -337,7 +338,7 @@ impl NodeTable {
         }
     }
 
-    /// The slot of a key's leaf: the one it has, a new one, one that is idle, or the shared one.
+    /// The slot of a key's leaf: its own, a new one, an idle one, or the shared one.
     fn find_or_make_member(&mut self, leaves: LeafSet, hash: u64, now: Timestamp) -> Option<u32> {
         let set = self.set(leaves)?;
         let is = |slot| {
@@ -377,7 +378,7 @@ impl NodeTable {
             version: set.version,
         });
         if set.used >= set.capacity {
-            // One that is idle is as if never seen; the longest idle one is on top.
+            // An idle leaf is like an unused one; the longest idle is on top.
             let idle = set.heap.first().filter(|(due, _)| *due <= now);
             let Some((due, slot)) = idle else {
                 if set.overflow_leaf.is_none() {
@@ -407,7 +408,7 @@ impl NodeTable {
 }
 
 impl LeafSetEntry {
-    /// What is promised to all its keys.
+    /// The guarantees of all its keys.
     fn promised_sum(&self) -> RateSum {
         RateSum::of(&self.class.rate, self.capacity)
     }

@@ -1,11 +1,11 @@
-//! One request on its way from a leaf to the root: who covers it, who lends, who refuses.
+//! One request on its path from a leaf to the root: which class covers it, lends, or denies.
 //!
-//! Each class on the way either *covers* the request from its own rate, or passes it on to its parent
+//! Each class on the path either *covers* the request from its own rate, or passes it on to its parent
 //! as a loan, which only a class with a ceil may do. To the parent, what a child covers is a *claim*,
-//! and passes as long as the parent has the tokens. A *loan* also has to leave in the parent's bucket
-//! what its children could claim (at most three quarters of the bucket) and its floor, see `share`.
+//! which passes as long as the parent has the tokens. A *loan* also has to leave in the parent's bucket
+//! what its children could claim (at most three quarters of the bucket) and its floor, see `lending`.
 //! So a claim finds its tokens whatever the borrowers do. The root has no parent: it covers, or the
-//! request is refused.
+//! request is denied.
 
 use tollgate_core::Timestamp;
 
@@ -14,10 +14,10 @@ use super::node::{MAX_DEPTH, Node, PRIORITIES};
 use super::nodes::NodeTable;
 use super::path_charge::{ClassCharge, PathCharge};
 
-/// How many quanta a lender's burst has.
+/// The number of quanta in a lender's burst.
 const QUANTA_PER_BURST: u64 = 64;
 
-/// The slots from a leaf to the root, and the priority that the leaf borrows with.
+/// The slots from a leaf to the root, and the priority of the leaf's loans.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlotPath {
     pub(super) slots: [u32; MAX_DEPTH],
@@ -25,33 +25,33 @@ pub(super) struct SlotPath {
     priority: usize,
 }
 
-/// The same with the classes themselves, each found once, to be read several times.
+/// The same path with the classes, each looked up once and read several times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodePath<'a> {
     nodes: [&'a Node; MAX_DEPTH],
     pub(super) path: SlotPath,
 }
 
-/// What each class on the way says, the leaf first.
+/// The evaluation of each class on the path, the leaf first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathEvaluation {
-    /// Who covers the request, and who was asked by its child for a loan.
+    /// The classes that cover the request, and those from which a child borrows.
     pub(super) charged_to_rate: PlaceSet,
     pub(super) borrows_from: PlaceSet,
-    /// What a loan has to leave there for borrowers who come first.
+    /// What a loan must leave for borrowers that have precedence.
     pub(super) floors: [u64; MAX_DEPTH],
     pub(super) denied_by: Option<(usize, DenyCause)>,
 }
 
-/// Some of the places on the way, a bit each.
+/// A set of positions on the path, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PlaceSet(u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DenyCause {
-    /// It is at its ceil.
+    /// The class is at its ceil.
     Ceil,
-    /// It may not borrow, and has too few tokens or has to leave them to others.
+    /// The class may not borrow, and has too few tokens or must leave them to others.
     Rate,
 }
 
@@ -64,7 +64,7 @@ impl PlaceSet {
         self.0 >> place & 1 == 1
     }
 
-    /// The lowest of them.
+    /// The lowest position.
     pub(super) fn first(self) -> Option<usize> {
         (0..MAX_DEPTH).find(|place| self.has(*place))
     }
@@ -91,7 +91,7 @@ impl<'a> NodePath<'a> {
         &self.nodes[..self.path.len]
     }
 
-    /// What would come of a request; nothing is written.
+    /// Evaluates a request; nothing is written.
     pub(super) fn evaluate(&self, now: Timestamp, cost: u64) -> PathEvaluation {
         let mut look = PathEvaluation {
             charged_to_rate: PlaceSet::default(),
@@ -99,7 +99,7 @@ impl<'a> NodePath<'a> {
             floors: [0; MAX_DEPTH],
             denied_by: None,
         };
-        // Nothing is below the leaf: what it is asked for is its own.
+        // Nothing is below the leaf, so a request to it is its own claim.
         let (mut claim, mut turns) = (true, 0);
         for (place, node) in self.nodes().iter().enumerate() {
             let (mut need, mut ceil_need) = (cost, cost);
@@ -129,7 +129,7 @@ impl<'a> NodePath<'a> {
         look
     }
 
-    /// What a loan from the class at `place` to the one below it has to leave.
+    /// What a loan from the class at `place` to the one below it must leave.
     pub(super) fn lending_reserve(
         &self,
         place: usize,
@@ -142,13 +142,14 @@ impl<'a> NodePath<'a> {
         };
         *turns = turns.saturating_add(lending.turn_reserve(&who, now));
         LendingReserve {
-            // The same for every borrower; otherwise the one with the least to leave would take everything.
+            // The same for every borrower; otherwise the one with the least to leave would take
+            // everything.
             promised: lending.promised.upper_bound(now),
             floor: turns.saturating_add(lending.higher_priority_reserve(&who, now)),
         }
     }
 
-    /// Who asks the class at `place` for a loan.
+    /// The borrower that requests a loan from the class at `place`.
     pub(super) fn borrower(&self, place: usize) -> Borrower {
         let path = &self.path;
         Borrower::new(path, place, self.nodes[place - 1], self.nodes[place])
@@ -168,7 +169,7 @@ impl Borrower {
 }
 
 impl NodeTable {
-    /// The way from a leaf to the root.
+    /// The path from a leaf to the root.
     pub(super) fn path_of(&self, leaf: u32) -> NodePath<'_> {
         let mut node = self.node(leaf);
         let mut nodes = [node; MAX_DEPTH];
@@ -191,7 +192,7 @@ impl NodeTable {
         NodePath { nodes, path }
     }
 
-    /// Takes what `look` found at the same time for the same cost.
+    /// Charges what `look` evaluated at the same time for the same cost.
     pub(super) fn charge(
         &mut self,
         path: &SlotPath,
@@ -216,7 +217,7 @@ impl NodeTable {
                 _ => false,
             };
             let rate = Some(&mut node.rate).filter(|_| look.charged_to_rate.has(place));
-            // `look` saw that both pass.
+            // `look` found that both pass.
             let Some(taken) = taken.as_deref_mut() else {
                 for book in rate.into_iter().chain(&mut node.ceil) {
                     book.charge(now, cost);
@@ -237,11 +238,11 @@ impl NodeTable {
         self.update_idle_time(path.slots[0]);
     }
 
-    /// Notes who wanted to borrow and could not, if it was for want of tokens to lend.
+    /// Records the demand of classes that wanted to borrow and couldn't for lack of tokens to lend.
     pub(super) fn note_demand(&mut self, path: &SlotPath, look: &PathEvaluation, now: Timestamp) {
         let for_want = match look.denied_by {
             Some((_, DenyCause::Rate)) => true,
-            // Those below compete for what is left below the ceil.
+            // Classes below the ceil compete for what remains under it.
             Some((place, DenyCause::Ceil)) => look.borrows_from.has(place),
             None => false,
         };
@@ -261,7 +262,7 @@ impl NodeTable {
         Borrower::new(path, place, child, lender)
     }
 
-    /// Lends to the class below `place`; its virtual time before and after.
+    /// Lends to the class below `place`; returns its virtual time before and after.
     fn record_loan(
         &mut self,
         path: &SlotPath,
@@ -278,26 +279,26 @@ impl NodeTable {
     }
 }
 
-/// What a loan has to leave in a lender's bucket.
+/// What a loan must leave in a lender's bucket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LendingReserve {
     /// For what its children could claim, at most three quarters of the bucket.
     pub(super) promised: u64,
-    /// For borrowers who come first.
+    /// For borrowers that have precedence.
     pub(super) floor: u64,
 }
 
 impl LendingReserve {
-    /// How many tokens have to be there for a loan of this cost, in a bucket of this burst.
+    /// How many tokens a loan of this cost needs, in a bucket of this burst.
     pub(super) fn needed_tokens(&self, burst: u64, cost: u64) -> u64 {
         let most = burst.saturating_sub(burst.div_ceil(4).max(cost));
         let reserve = self.promised.min(most);
-        // A full bucket lends to anyone: what it doesn't lend is lost.
+        // A full bucket lends to any class: what it doesn't lend is lost.
         let need = cost.saturating_add(reserve).saturating_add(self.floor);
         need.min(burst).max(cost)
     }
 
-    /// The largest cost whose need is within what is left.
+    /// The largest cost that needs at most the remaining tokens.
     pub(super) fn largest_loan(&self, burst: u64, left: u64) -> u64 {
         if left >= burst {
             return burst;

@@ -1,34 +1,34 @@
-//! What is needed to give a charge back: how each class on the way stood before.
+//! What the refund of a charge needs: the state of each class on the path before it.
 
 use tollgate_core::{Booking, Timestamp};
 
 use super::node::MAX_DEPTH;
 use super::nodes::NodeTable;
 
-/// A charge, class by class, in place: nothing is allocated for it.
+/// A charge, class by class, stored inline: nothing is allocated for it.
 #[derive(Clone, Debug)]
 pub(super) struct PathCharge {
     classes: [Option<ClassCharge>; MAX_DEPTH],
-    /// Whose virtual time moved, from when to when.
+    /// Which virtual times moved, from when to when.
     tags: [Option<(u128, u128)>; MAX_DEPTH],
     len: usize,
     level: usize,
     cost: u64,
 }
 
-/// What was taken from one class.
+/// What was charged to one class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClassCharge {
     pub(super) slot: u32,
     pub(super) birth: u64,
     pub(super) rate: Option<Booking>,
     pub(super) ceil: Option<Booking>,
-    /// Whether it was claimed from what the class promises to those below it.
+    /// Whether it was claimed from the parent's guarantees to its children.
     pub(super) claimed: bool,
 }
 
 impl PathCharge {
-    /// Nothing yet.
+    /// An empty charge.
     pub(super) const fn new(cost: u64) -> Self {
         Self {
             classes: [None; MAX_DEPTH],
@@ -39,7 +39,7 @@ impl PathCharge {
         }
     }
 
-    /// Notes the next class on the way.
+    /// Adds the next class on the path.
     pub(super) fn push_class(&mut self, step: ClassCharge) {
         if let Some(place) = self.classes.get_mut(self.len) {
             *place = Some(step);
@@ -47,7 +47,7 @@ impl PathCharge {
         }
     }
 
-    /// Notes that the virtual time of a class moved, at this priority.
+    /// Adds that the virtual time of a class moved, at this priority.
     pub(super) fn push_tag(&mut self, place: usize, level: usize, tags: (u128, u128)) {
         self.tags[place] = Some(tags);
         self.level = level;
@@ -55,7 +55,7 @@ impl PathCharge {
 }
 
 impl NodeTable {
-    /// Gives back what nobody else relies on.
+    /// Refunds the part that no later decision relies on.
     pub(super) fn refund(&mut self, now: Timestamp, taken: &PathCharge) {
         for (step, tags) in taken.classes[..taken.len].iter().zip(&taken.tags).rev() {
             let Some(step) = step else {
@@ -82,7 +82,7 @@ impl NodeTable {
                 ceil.cancel(now, booked);
             }
         }
-        // Only a leaf is ever forgotten when it is idle.
+        // Only leaves are removed when they are idle.
         if let Some(leaf) = &taken.classes[0]
             && self.live_node(leaf.slot, leaf.birth).is_some()
         {

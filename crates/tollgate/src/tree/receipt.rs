@@ -1,11 +1,11 @@
-//! What a tree answers, and what a charge is given back by.
+//! The decision of a tree, and the receipt of a charge.
 
 use tollgate_core::Decision;
 
 use super::node::NodeId;
 use super::path_charge::PathCharge;
 
-/// The answer of a [`ClassTree`](super::ClassTree): the decision, and the class that made it.
+/// The decision of a [`ClassTree`](super::ClassTree), and the class that made it.
 ///
 /// ```
 /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
@@ -16,19 +16,19 @@ use super::path_charge::PathCharge;
 /// assert!(tree.check_n(leaf, 10).node == leaf.into()); // paid from its own rate
 /// let lent = tree.check_n(leaf, 20);
 /// assert_eq!(tree.path(lent.node).as_deref(), Some("root")); // lent by the root
-/// let refused = tree.check(leaf);
-/// assert!(!refused.is_allowed());
-/// assert_eq!(tree.path(refused.node).as_deref(), Some("root/upload")); // at its ceil
+/// let denied = tree.check(leaf);
+/// assert!(!denied.is_allowed());
+/// assert_eq!(tree.path(denied.node).as_deref(), Some("root/upload")); // at its ceil
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TreeDecision {
-    /// Whether, how much is left, when to come back. The numbers are those of the whole way from the
-    /// leaf to the root, the tightest of each.
+    /// Whether the request passes, the remaining tokens, and when to retry. The numbers are the
+    /// tightest of each on the whole path from the leaf to the root.
     pub decision: Decision,
-    /// The class that refused; or, if it passed, the lowest one whose own rate paid: the leaf itself,
-    /// or who lent.
+    /// The class that denied; or, if the request passed, the lowest one whose own rate paid: the leaf
+    /// itself, or the lender.
     pub node: NodeId,
 }
 
@@ -43,17 +43,17 @@ impl TreeDecision {
     }
 }
 
-/// What [`ClassTree::take`](super::ClassTree::take) charged, to be given back with
-/// [`ClassTree::give_back`](super::ClassTree::give_back). Dropping it gives nothing back.
+/// A charge of [`ClassTree::charge`](super::ClassTree::charge), to be refunded with
+/// [`ClassTree::refund`](super::ClassTree::refund). Dropping it refunds nothing.
 #[derive(Debug)]
-#[must_use = "a receipt that is dropped gives nothing back"]
+#[must_use = "dropping a receipt refunds nothing"]
 pub struct Receipt {
     pub(super) taken: PathCharge,
     pub(super) ruling: TreeDecision,
 }
 
 impl Receipt {
-    /// What the tree said when it charged.
+    /// The tree's decision when it charged.
     pub const fn decision(&self) -> &TreeDecision {
         &self.ruling
     }

@@ -1,4 +1,4 @@
-//! A refusal moves no token, and of a want nothing is left after a second.
+//! A denial moves no token, and a demand expires after a second.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::lending::DEMAND_DURATION;
 use super::{Class, ClassTree, Leaf};
 use crate::clock::Manual;
 
-/// Two branches with leaves of their own and keyed ones, that may borrow or not.
+/// Two branches with plain and keyed leaves, which may borrow or not.
 fn grown(ceils: bool) -> (ClassTree<Manual>, Vec<Leaf>) {
     let tree = ClassTree::builder(Rate::per_second(100))
         .clock(Manual::new())
@@ -39,7 +39,7 @@ fn refusals_keep(ceils: bool) {
     let mut random = Random::new(3);
     let (tree, leaves) = grown(ceils);
     let (mut now, mut refused) = (Timestamp::ZERO, 0);
-    // Every leaf is there, so that a look doesn't make one.
+    // Every leaf exists, so that an evaluation doesn't make one.
     for leaf in &leaves {
         tree.peek_at(now, *leaf, 1);
     }

@@ -1,7 +1,8 @@
-//! The line of one limit, first come first served. Waiters are charged only at their turn, so one that leaves
-//! frees its place at no cost to anybody, wherever it stood.
+//! The queue of one limit, first in, first out. A waiter is charged only when it is served, so one that
+//! leaves frees its place at no cost to the others, wherever it stood.
 //!
-//! It reads no clock, wakes nobody, and doesn't keep the limit's state: each call is handed the meter.
+//! The queue reads no clock, wakes no waiter, and doesn't own the limit's state: each call gets the
+//! limit (`meter`).
 
 use std::fmt;
 use std::mem;
@@ -19,7 +20,7 @@ use crate::cell::{CancelScope, ChargeTicket};
 use crate::clock_steps::CLOCK_SLACK;
 use bookings::Bookings;
 
-/// How long after its expected turn a waiter looks again if those before it took longer.
+/// How long after its expected due time a waiter polls again if the waiters before it took longer.
 const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// All waiters for one limit.
@@ -27,39 +28,41 @@ const RETRY_DELAY: Duration = Duration::from_millis(1);
 pub struct FifoQueue<T> {
     places: WaiterPlaces<WaitResult, FifoWaiter<T>>,
     queue: Fifo,
-    /// The latest visit or turn: no waiter passes at an earlier time, unless the clock was set back.
+    /// The latest visit or service: no waiter passes at an earlier time, unless the clock was set back.
     latest_time: Timestamp,
-    /// When the next waiter passes, as of the latest look.
+    /// When the next waiter passes, as of the latest update.
     next_due: Timestamp,
-    /// What is booked ahead, because reservations were made behind waiters. Rare, and large.
+    /// Bookings made in advance, because reservations were made behind waiters. Boxed, because they are
+    /// rare and large.
     bookings: Option<Box<Bookings<T>>>,
-    /// When the first in line may ask again, if it was refused at its turn.
+    /// When the head may retry, if it was denied when it was due.
     denied_until: Timestamp,
-    /// The latest newcomer found no room in the table for its key.
+    /// The latest new waiter found no room in the table for its key.
     has_no_slot: bool,
-    /// Whether something was out at the latest visit, and the limit doesn't keep it from draining by itself.
+    /// Whether a reservation was held at the latest visit, in a limit that doesn't keep it from
+    /// draining by itself.
     pub(crate) is_held: bool,
 }
 
-/// When a waiter's turn came, or why it was refused, which is rare and large.
+/// When a waiter was served, or its denial, which is boxed because it is rare and large.
 type WaitResult = Result<Timestamp, Box<RateDenied>>;
 
-/// What is kept of a waiter.
+/// The data of a waiter.
 #[derive(Debug)]
 struct FifoWaiter<T> {
     terms: T,
-    /// When it was told that it would pass: it looks then, whatever happens to those before it.
+    /// When it was promised to pass: it polls then, whatever happens to the waiters before it.
     promised_at: Timestamp,
-    /// What it was charged: when it passed, or ahead of its turn, because the table has no room for its key.
+    /// Its charge: made when it passed, or in advance because the table has no room for its key.
     ticket: Option<ChargeTicket>,
 }
 
-/// What became of a request that may wait.
+/// The result of a request that may wait.
 #[derive(Debug)]
 pub enum JoinOutcome {
-    /// It passed immediately, and was charged this.
+    /// It passed immediately with this charge.
     Passed(ChargeTicket),
-    /// It stands in line.
+    /// It joined the queue.
     Waiting(WaiterId),
 }
 
@@ -77,23 +80,24 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         }
     }
 
-    /// Nobody waits.
+    /// Whether nobody waits.
     pub(crate) const fn is_empty(&self) -> bool {
         self.queue.len() == 0
     }
 
-    /// There is no waiter, none that has passed without having noticed, and no reservation that was made behind one.
+    /// Whether there is no waiter, none that has passed without polling since, and no reservation that
+    /// was made behind one.
     pub(crate) const fn is_unused(&self) -> bool {
         self.places.used() == 0 && self.bookings.is_none()
     }
 
-    /// Nobody waits, and no reservation is ahead that was made behind a waiter.
+    /// Whether nobody waits, and no upcoming reservation was made behind a waiter.
     pub(crate) const fn has_no_claims(&self) -> bool {
         self.is_empty() && self.bookings.is_none()
     }
 
-    /// Lets every waiter pass whose turn has come by `now`, in order, each as of its own time, and drops those
-    /// whose deadline came first.
+    /// Serves every waiter that is due by `now`, in order and each as of its own due time, and drops
+    /// those whose deadline came first.
     pub(crate) fn advance(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         if self.latest_time - now > CLOCK_SLACK {
             self.follow_clock(meter, now);
@@ -124,6 +128,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             return true;
         }
         let over = self.places.first_deadline();
+        // A waiter that is due before that deadline is served first, as of its due time.
         if let Some((deadline, late)) = over.filter(|(deadline, _)| *deadline < now)
             && deadline < self.next_due
         {
@@ -132,7 +137,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             let decision = late_place.map(|terms| self.denial_at(&request(terms), self.next_due));
             let decision = decision.unwrap_or(Decision::UNLIMITED);
             self.deny_waiter(meter, now, late, RateDenied::DeadlineExceeded(decision));
-            // Those behind it move up then, not before.
+            // The waiters behind it move up at that time, not before.
             self.latest_time = self.latest_time.max(deadline.plus_nanos(1));
             return true;
         }
@@ -146,7 +151,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         let request = QueueRequest::new(meter, &place.data.terms, now, place.cost);
         let charged = match place.data.ticket {
             Some(ticket) => Ok((ticket, self.next_due)),
-            // At its own time, so that a late wake-up loses no rate.
+            // Charged as of its due time, so that a late wake-up loses no rate.
             None => request.charge(self.next_due),
         };
         match charged {
@@ -159,7 +164,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
                 true
             }
             Err(refused @ RateDenied::ExceedsBurst(_)) => {
-                // A waiter that can never pass would stop the line.
+                // A waiter that can never pass would block the queue.
                 self.deny_waiter(meter, now, id, refused);
                 true
             }
@@ -174,13 +179,13 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         }
     }
 
-    /// What the limit has left has changed, so a turn may come sooner.
+    /// The limit's remaining tokens have changed, so the head may be due sooner.
     pub(crate) fn recheck_first(&mut self, meter: &DynQueueLimit<'_, T>) {
         self.denied_until = Timestamp::ZERO;
         self.update_due(meter);
     }
 
-    /// When the next waiter passes: by what is booked, or else the first in line by what is left.
+    /// Updates when the next waiter passes: by the bookings, or else the head by the remaining tokens.
     fn update_due(&mut self, meter: &DynQueueLimit<'_, T>) {
         let first = match self.first_place() {
             None => Timestamp::MAX,
@@ -190,7 +195,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
                     let from = self.latest_time.max(place.arrived);
                     let decision = meter.peek(&place.data.terms, from, place.cost);
                     let due = match decision.outcome {
-                        // One that never passes goes at once.
+                        // A request that can never pass is denied immediately.
                         Outcome::Allowed | Outcome::Never => from,
                         Outcome::Denied => from + decision.wait_or_max(),
                     };
@@ -209,7 +214,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         Some((id, self.places.get(id)?))
     }
 
-    /// Passes at once, takes a place in line, or says why it can do neither.
+    /// Passes immediately, joins the queue, or returns why it can do neither.
     pub(crate) fn join(
         &mut self,
         request: &QueueRequest<'_, T>,
@@ -223,6 +228,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
                 Err(RateDenied::DeadlineExceeded(decision)) if meter.is_blocked(now) => {
                     return Err(RateDenied::Blocked(decision));
                 }
+                // It doesn't pass without waiting, so it queues.
                 Err(RateDenied::DeadlineExceeded(_)) => {}
                 Err(refused) => return Err(refused),
             }
@@ -231,7 +237,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         if alone.outcome == Outcome::Never {
             return Err(RateDenied::ExceedsBurst(alone));
         }
-        // It was refused though it would pass alone, so the table has no room for its key.
+        // It would pass alone and was still denied, so the table has no room for its key.
         self.has_no_slot = alone.is_allowed() && (self.is_empty() || self.has_no_slot);
         if self.has_no_slot {
             return self.join_booked(request, deadline);
@@ -249,8 +255,8 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         Ok(self.append_waiter(meter, place))
     }
 
-    /// Takes a place in line, charged ahead: the table has no room for its key, and the bucket that such keys
-    /// share has one order for all of them.
+    /// Joins the queue with a charge in advance: the table has no room for its key, and the bucket that
+    /// such keys share has one order for all of them.
     fn join_booked(
         &mut self,
         request: &QueueRequest<'_, T>,
@@ -259,7 +265,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         let patience = deadline.map_or(Duration::MAX, |deadline| deadline - request.now);
         let ticket = match request.book(patience) {
             Ok(ticket) => ticket,
-            // It wasn't refused for its deadline.
+            // Its deadline isn't the reason for the denial.
             Err(RateDenied::DeadlineExceeded(decision)) if decision.wait_or_max() <= patience => {
                 return Err(RateDenied::QueueFull(decision));
             }
@@ -271,6 +277,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             promised_at: ticket.at(),
             ticket: Some(ticket),
         };
+        // Cost 0, because it is charged already and the queue's sum is of uncharged costs.
         let place = WaiterPlace::new(request.now, 0, deadline, waiter);
         Ok(self.append_waiter(request.meter, place))
     }
@@ -286,11 +293,11 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         JoinOutcome::Waiting(id)
     }
 
-    /// This waiter leaves. It costs nothing, and if it was charged without having noticed, that is given back
-    /// unless others rely on it.
+    /// Removes this waiter. Leaving costs nothing: if it was charged without having polled since, the
+    /// charge is refunded, unless others rely on it.
     pub(crate) fn leave(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp, id: WaiterId) {
-        // Waiters whose turn came before now are charged as if this one had stayed; those whose turn is right
-        // now aren't yet, as they may leave as well.
+        // Waiters that were due before now are charged as if this one had stayed. Those that are due
+        // right now aren't yet, because they may leave as well.
         if let Some(before) = now.as_nanos().checked_sub(1) {
             self.advance(meter, Timestamp::from_nanos(before));
         }
@@ -306,12 +313,14 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         self.update_due(meter);
     }
 
-    /// The limit has changed: waiters that can never pass any more are refused. What was booked before, and not
-    /// [taken back](Self::cancel_all_bookings), was booked at another rate: nobody passes by it.
+    /// Rechecks after a change of the limit: waiters that can never pass any more are denied. Bookings
+    /// that were made before, and not [cancelled](Self::cancel_all_bookings), used another rate: no
+    /// waiter passes by them.
     pub(crate) fn recheck_all(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         self.forget_bookings();
         let mut next = self.queue.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
+            // Read before a denial unlinks the place.
             next = place.next();
             let decision = meter.peek(&place.data.terms, now, place.cost);
             if decision.outcome == Outcome::Never {
@@ -321,7 +330,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         self.recheck_first(meter);
     }
 
-    /// This waiter needn't wait any more; what was charged ahead for it is given back.
+    /// Denies a waiter; a charge that was made in advance is refunded.
     fn deny_waiter(
         &mut self,
         meter: &DynQueueLimit<'_, T>,
@@ -339,23 +348,23 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         self.cancel_trailing_bookings(meter, now);
     }
 
-    /// Takes a waiter out of the line and notes its result.
+    /// Removes a waiter from the queue and stores its result.
     fn finish(&mut self, id: WaiterId, result: WaitResult) {
         self.retry_if_first_leaves(id);
         self.places.finish(&mut self.queue, id, result);
     }
 
-    /// What the limit has refused to the first waiter says nothing of the next one.
+    /// A denial of the head doesn't apply to the next waiter.
     fn retry_if_first_leaves(&mut self, id: WaiterId) {
         if self.queue.first() == Some(id) {
             self.denied_until = Timestamp::ZERO;
         }
     }
 
-    // What a request is told that comes while others wait.
+    // Decisions for requests that come while others wait.
 
-    /// What a request is told that has to stand behind all waiters, after an [`advance`](Self::advance) to this
-    /// time. None if there are no waiters.
+    /// The decision for a request that would queue behind all waiters, after an
+    /// [`advance`](Self::advance) to this time. None if nobody waits.
     pub(crate) fn decision_behind_waiters(
         &self,
         request: &QueueRequest<'_, T>,
@@ -368,14 +377,14 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             return Some(raw);
         }
         let at = self.turn_at_end(request);
-        // A look at a later time hasn't let any waiter pass, though some will have passed by then.
+        // A peek at a later time hasn't served any waiter, though some will have been served by then.
         if at <= request.now {
             return Some(self.remaining_behind_waiters(request));
         }
         Some(self.denial_at(request, at))
     }
 
-    /// What will be left at least at a time when all waiters have passed.
+    /// The least that remains once all waiters have passed.
     fn remaining_behind_waiters(&self, request: &QueueRequest<'_, T>) -> Decision {
         let QueueRequest {
             meter, terms, now, ..
@@ -386,9 +395,9 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             cost: 0,
             ..*request
         });
-        // What was there before they came, without what they take …
+        // What was there before they came, minus what they take …
         let kept = u128::from(left.remaining).saturating_sub(cost);
-        // … or what comes back after the last has taken all there was, where it does so bit by bit.
+        // … or what comes back after the last has taken everything, where tokens come back one by one.
         let reopen = match meter.drain_time(terms, 1) {
             Duration::ZERO => 0,
             interval => last.map_or(0, |last| (now - last).as_nanos() / interval.as_nanos()),
@@ -405,8 +414,8 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         )
     }
 
-    /// When a waiter at the end passes, or as near as is known: by what is booked and nobody else needs, or by what is
-    /// left. After an advance to this time.
+    /// The estimated time when a waiter at the end passes: by a booking that no other waiter needs, or
+    /// by the remaining tokens. After an advance to this time.
     fn earliest_turn_for(&self, request: &QueueRequest<'_, T>) -> Timestamp {
         let last = self.turn_at_end(request);
         let spare = self.spare_booking(request.cost);
@@ -414,7 +423,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         spare.map_or(last, |spare| last.min(spare))
     }
 
-    /// Whether one that comes now to wait might pass by this time.
+    /// Whether a new waiter might pass by this time.
     pub(crate) fn may_pass_before(
         &self,
         request: &QueueRequest<'_, T>,
@@ -423,26 +432,27 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         self.earliest_turn_for(request) <= deadline
     }
 
-    /// What waiters ask for beyond what is booked for them.
+    /// The waiters' cost beyond their bookings.
     fn unbooked(&self) -> u128 {
         self.queue.cost().saturating_sub(self.open_cost_total())
     }
 
-    /// When a request at the end passes by what is left, or as near as is known. After an advance to this time.
+    /// The estimated time when a request at the end passes by the remaining tokens. After an advance to
+    /// this time.
     fn turn_at_end(&self, request: &QueueRequest<'_, T>) -> Timestamp {
         let own = request.now + request.peek().wait_or_max();
         let behind = self.time_after_last(request);
         behind.map_or(own, |behind| own.max(behind))
     }
 
-    /// When so much more passes than everybody in line asks for, or as near as is known.
+    /// The estimated time when this cost passes after all waiters.
     fn time_after_last(&self, request: &QueueRequest<'_, T>) -> Option<Timestamp> {
         let QueueRequest {
             meter, terms, now, ..
         } = *request;
         let (_, first) = self.first_place()?;
         if self.is_booked_ahead() {
-            // Behind all that is booked, and then those that nothing is booked for.
+            // Behind all bookings, and then behind the waiters without one.
             let ahead = self.unbooked() + u128::from(request.cost);
             let first = now + meter.peek(terms, now, 1).wait_or_max();
             let last = first + meter.drain_time(terms, ahead.saturating_sub(1));
@@ -453,7 +463,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         Some(self.next_due + meter.drain_time(terms, ahead))
     }
 
-    /// A refusal to one who may come again at this time.
+    /// A denial with a retry at this time.
     fn denial_at(&self, request: &QueueRequest<'_, T>, at: Timestamp) -> Decision {
         let left = request.peek_remaining();
         let wait = at - request.now;
@@ -464,8 +474,8 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
 
     // A clock that was set back.
 
-    /// A request came with a time far behind: the clock was set back, unless the thread was stopped between
-    /// reading it and coming here.
+    /// Detects a clock that was set back: a request came with a time far in the past. (Or the thread
+    /// was suspended between reading the clock and coming here.)
     #[cold]
     fn follow_clock(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let now = meter.clock_time().max(now);
@@ -479,7 +489,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         let from = mem::replace(&mut self.latest_time, now);
         self.denied_until = Timestamp::ZERO;
         self.places.shift_deadlines(from, now);
-        // What was booked acts at a time of the clock as it was, so waiters ask again.
+        // Bookings take effect at times of the earlier clock, so waiters are booked again.
         self.cancel_all_bookings(meter, now);
         let mut next = self.queue.first();
         while let Some(place) = next.and_then(|id| self.places.get_mut(id)) {
@@ -487,7 +497,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             place.arrived = place.arrived.min(now);
             let waiter = &mut place.data;
             waiter.promised_at = waiter.promised_at.shifted(from, now);
-            // What was charged ahead acts at a time of the clock as it was, so it asks again.
+            // A charge in advance takes effect at a time of the earlier clock, so it is made again.
             if let Some(ticket) = waiter.ticket.take() {
                 meter.cancel(&waiter.terms, now, &ticket, CancelScope::Unused);
                 place.cost = ticket.cost();

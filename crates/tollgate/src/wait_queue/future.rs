@@ -1,4 +1,4 @@
-//! Futures of waiters in line, each with one alarm for when it has to look again by itself.
+//! Futures of queued waiters, each with one timer for when it must poll again by itself.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::clock::alarm::Alarm;
 
 pin_project! {
-    /// Waits for a place's turn: when it came, and how long that took.
+    /// Waits until a place is served. Returns the due time and the duration of the wait.
     pub(crate) struct QueuedWaiterFuture<S: QueuePointer> {
         standing: QueuedWaiter<S>,
         #[pin]
@@ -34,7 +34,7 @@ impl<S: QueuePointer> QueuedWaiterFuture<S> {
         }
     }
 
-    /// Where it stands.
+    /// Its queue.
     pub(crate) fn at(self: Pin<&Self>) -> &S {
         self.project_ref().standing.at()
     }
@@ -57,7 +57,7 @@ impl<S: QueuePointer> Future for QueuedWaiterFuture<S> {
                 this.alarm.as_mut().disarm();
                 return Poll::Pending;
             };
-            // When its time has come it looks again.
+            // Polls again when its timer has fired.
             let post = this.standing.at().post();
             ready!(this.alarm.as_mut().poll(post.clock(), until, context));
         }
@@ -65,12 +65,12 @@ impl<S: QueuePointer> Future for QueuedWaiterFuture<S> {
 }
 
 pin_project! {
-    /// The future that [`QueuedAcquire`] turns into. Dropping it frees the place in line.
+    /// The future that [`QueuedAcquire`] turns into. Dropping it leaves the queue.
     #[must_use = "futures do nothing unless awaited"]
     pub struct QueuedAcquireFuture<'a, D: QueueDiscipline, C: Clock> {
         // Until it is polled for the first time.
         turn: Option<QueuedAcquire<'a, D, C>>,
-        // While it is in line.
+        // While it is in the queue.
         #[pin]
         wait: Option<QueuedWaiterFuture<&'a SharedWaitQueue<D, C>>>,
     }

@@ -1,4 +1,4 @@
-//! Lines of the keys of a table: a key has one only while there are waiters for it.
+//! The queues of the keys of a table: a key has a queue only while it has waiters.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,19 +11,21 @@ use super::waiter_places::WaiterId;
 use super::waiter_wakers::{KEPT_SLOTS, PendingWakeups};
 use crate::sync::{AtomicU32, Mutex, Ordering, fence, ignore_poison};
 
-/// Keys share this many marks: while one key has waiters, others that share its mark look for a line in vain.
+/// The number of marks that keys share. While one key has waiters, the others with the same mark look
+/// for a queue in vain.
 const MARK_COUNT: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 
-/// Lines by the hash of their key, and marks of which a check reads one.
+/// Queues by the hash of their key, and marks, of which a check reads one.
 ///
 /// # Memory ordering
-/// As for the mark of [`LimiterQueue`](super::limiter_queue::Lined). A change of all keys uses the locks alone.
+/// As for the mark of [`LimiterQueue`](super::limiter_queue::LimiterQueue). A change of all keys uses
+/// the locks alone.
 pub(crate) struct KeyQueues<K, T> {
     marks: [AtomicU32; MARK_COUNT],
     shards: Box<[Mutex<Shard<K, T>>]>,
 }
 
-/// Keys of one hash are few.
+/// Few keys have the same hash.
 type Shard<K, T> = HashMap<u64, Vec<KeyQueue<K, T>>, FixedState>;
 
 struct KeyQueue<K, T> {
@@ -39,19 +41,19 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
         }
     }
 
-    /// Whether there may be waiters for a key of this hash.
+    /// Whether a key of this hash may have waiters.
     #[inline(always)]
     pub(crate) fn is_marked(&self, hash: u64) -> bool {
         self.marks[mark_index(hash)].load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there may be waiters for any key.
+    /// Whether any key may have waiters.
     pub(crate) fn is_any_marked(&self) -> bool {
         let mut marks = self.marks.iter();
         marks.any(|mark| mark.load(Ordering::Relaxed) > 0)
     }
 
-    /// Changes the line of a key, which is made if there is none, and wakes the waiters that are affected.
+    /// Changes the queue of a key, which is made if there is none, and wakes the affected waiters.
     pub(crate) fn visit<R>(
         &self,
         (hash, is_same): (u64, impl Fn(&K) -> bool),
@@ -64,7 +66,7 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
         let place = match lines.iter().position(|line| is_same(&line.key)) {
             Some(place) => place,
             None => {
-                // Before the first look at the limit: callers that come from now on stand behind.
+                // Set the mark before the first peek at the limit: later callers queue behind.
                 self.marks[mark_index(hash)].fetch_add(1, Ordering::Relaxed);
                 fence(Ordering::SeqCst);
                 if lines.is_empty() {
@@ -82,13 +84,14 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
         let woken = state.collect_wakeups(present);
         let gone = self.remove_if_empty(&mut shard, hash, place);
         drop(shard);
-        // The key's type is the caller's, so it is dropped under no lock.
+        // Dropped after the lock is released, because the key's type is the caller's and its `Drop` may
+        // do anything.
         drop(gone);
         woken.wake();
         result
     }
 
-    /// Changes the line of a key, if it has one.
+    /// Changes the queue of a key, if it has one.
     pub(crate) fn visit_if_any<R>(
         &self,
         (hash, is_same): (u64, impl Fn(&K) -> bool),
@@ -103,8 +106,8 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
         let state = &mut lines[place].state;
         let result = change(state);
         let woken = state.collect_wakeups(None);
-        // If a place is still taken, its waiter, which may have passed without having noticed, will come; if not, the
-        // line was there for a reservation that has just ended.
+        // If a place is still taken, its waiter will come back: it may have passed without having
+        // polled since. If none is, the queue existed for a reservation that has just ended.
         let gone = self.remove_if_empty(&mut shard, hash, place);
         drop(shard);
         drop(gone);
@@ -112,7 +115,8 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
         Some(result)
     }
 
-    /// A key has a line only while somebody waits for it, or may cancel what was reserved behind waiters.
+    /// Removes the queue of a key, unless somebody waits or may cancel a reservation that was made
+    /// behind waiters.
     fn remove_if_empty(
         &self,
         shard: &mut Shard<K, T>,
@@ -134,7 +138,7 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
         Some(gone)
     }
 
-    /// Changes every line. One that is made meanwhile sees what was changed before.
+    /// Changes every queue. A queue that is made meanwhile sees the earlier changes.
     pub(crate) fn visit_all(&self, mut change: impl FnMut(u64, &K, &mut QueueState<FifoQueue<T>>)) {
         for number in 0..MARK_COUNT {
             let mut woken = Vec::new();

@@ -1,4 +1,4 @@
-//! The line of one limit, and the mark that says whether there are waiters, or something is held.
+//! The queue of one limit, and a mark that shows whether it has waiters or a held reservation.
 
 use std::fmt;
 
@@ -8,21 +8,22 @@ use super::waiter_places::WaiterId;
 use crate::cell::Outstanding;
 use crate::sync::{AtomicU32, Mutex, Ordering, fence, ignore_poison};
 
-/// There are waiters, and newcomers stand behind them.
+/// There are waiters, and new requests queue behind them.
 const HAS_WAITERS: u32 = 1;
-/// Something is out that must not drain, and every caller has to bring that up to its time first.
+/// Something is held that must not drain, and every caller must bring that up to its own time first.
 const HAS_HOLDS: u32 = 2;
 
-/// A line, of which a check reads no more than the mark while nobody waits and nothing is held.
+/// A queue of which a check reads only the mark, while nobody waits and nothing is held.
 ///
 /// # Memory ordering
-/// A check that hasn't seen the mark began before it was set, and counts as coming before the waiter: no order is
-/// needed. A thread that gives tokens back must not miss a waiter that has looked already: the waiter sets the mark and
-/// then looks, the other gives back and then reads the mark, each with a sequentially consistent fence between. So at
-/// least one of them sees what the other did.
+/// A check that hasn't seen the mark began before it was set, and counts as coming before the waiter:
+/// that needs no order. A thread that refunds tokens must not miss a waiter that has polled already.
+/// The waiter sets the mark and then polls; the other thread refunds and then reads the mark; each has
+/// a sequentially consistent fence in between. So at least one of them sees the other's write.
 ///
-/// A thread that takes a hold sets the mark and, after the fence, reads the clock. A check that hasn't seen the mark
-/// read the clock before, so its time is no later than that from which what is out must not drain.
+/// A thread that holds a reservation sets the mark and, after the fence, reads the clock. A check that
+/// hasn't seen the mark read the clock before, so its time is no later than that from which held tokens
+/// must not drain.
 #[derive(Debug)]
 pub(crate) struct LimiterQueue<T> {
     flags: AtomicU32,
@@ -37,13 +38,13 @@ impl<T: Clone + fmt::Debug> LimiterQueue<T> {
         }
     }
 
-    /// Whether there may be waiters, or something held.
+    /// Whether there may be waiters or something held.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
         self.flags.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether something may be out.
+    /// Whether something may be held.
     pub(crate) fn outstanding(&self) -> Outstanding {
         match self.flags.load(Ordering::Relaxed) & HAS_HOLDS {
             0 => Outstanding::NoneHeld,
@@ -51,14 +52,14 @@ impl<T: Clone + fmt::Debug> LimiterQueue<T> {
         }
     }
 
-    /// Changes the line, and wakes the waiters that are affected.
+    /// Changes the queue, and wakes the affected waiters.
     pub(crate) fn visit<R>(
         &self,
         present: Option<WaiterId>,
         change: impl FnOnce(&mut QueueState<FifoQueue<T>>) -> R,
     ) -> R {
         let mut state = ignore_poison(self.state.lock());
-        // Before the first look at the limit: callers that come from now on stand behind.
+        // Set the mark before the first peek at the limit: later callers queue behind.
         self.flags
             .store(HAS_WAITERS | holds_flag(&state.waits), Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What a line needs of the limit that it is for.
+//! What a queue needs of its limit.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tollgate_core::{Decision, Timestamp};
 use crate::RateDenied;
 use crate::cell::{CancelScope, ChargeTicket};
 
-/// What waiters wait for: a limit, asked without regard to its line.
+/// A limit with waiters. Its methods ignore the queue.
 pub trait QueueLimit {
-    /// The rate that came with a call.
+    /// The rate of a call.
     type Terms: Clone + fmt::Debug;
 
     /// Decides without charging.
@@ -25,13 +25,14 @@ pub trait QueueLimit {
         patience: Duration,
     ) -> Result<ChargeTicket, RateDenied>;
 
-    /// How far ahead something can be booked.
+    /// How far in advance a charge can be booked.
     fn max_booking_delay(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Gives back what nobody else relies on, or all of a charge as if it had never been made. False, and in the latter
-    /// case nothing changes, if that isn't possible any more: something was charged, given back or changed since.
+    /// Refunds the part of a charge that no later decision relies on, or all of it as if it had never
+    /// been made. Returns false if that isn't possible any more, because something was charged,
+    /// refunded or changed since; then, if all of it was to be refunded, nothing changes.
     fn cancel(
         &self,
         terms: &Self::Terms,
@@ -40,27 +41,27 @@ pub trait QueueLimit {
         undo: CancelScope,
     ) -> bool;
 
-    /// Whether a waiter on these terms can be charged ahead of its turn.
+    /// Whether a waiter on these terms can be charged in advance.
     fn can_book_ahead(&self, _terms: &Self::Terms) -> bool {
         true
     }
 
-    /// What the clock shows.
+    /// The current time.
     fn clock_time(&self) -> Timestamp;
 
-    /// Whether everything is refused for now, waiters included.
+    /// Whether everything is denied for now, waiters included.
     fn is_blocked(&self, _now: Timestamp) -> bool {
         false
     }
 
-    /// How much later a waiter passes at the earliest, with this much uncharged cost before it.
+    /// The least delay of a waiter behind this much uncharged cost.
     fn drain_time(&self, terms: &Self::Terms, tokens: u128) -> Duration;
 }
 
-/// A limit, whatever it is: who waits in line has time for a call through a pointer.
+/// A limit of any kind. A queued request has time for a virtual call.
 pub(crate) type DynQueueLimit<'a, T> = dyn QueueLimit<Terms = T> + 'a;
 
-/// What is asked of a limit at a time, on which terms.
+/// A request to a limit: the time, the cost and the terms.
 pub(crate) struct QueueRequest<'a, T> {
     pub(crate) meter: &'a DynQueueLimit<'a, T>,
     pub(crate) terms: &'a T,
@@ -83,22 +84,22 @@ impl<'a, T: Clone + fmt::Debug> QueueRequest<'a, T> {
         }
     }
 
-    /// Decides without charging, past the line.
+    /// Decides without charging, ignoring the queue.
     pub(super) fn peek(&self) -> Decision {
         self.meter.peek(self.terms, self.now, self.cost)
     }
 
-    /// What is left, past the line.
+    /// The remaining tokens, ignoring the queue.
     pub(super) fn peek_remaining(&self) -> Decision {
         self.meter.peek(self.terms, self.now, 0)
     }
 
-    /// Charges it if it passes within this time.
+    /// Charges the cost if it passes within this time.
     pub(super) fn book(&self, patience: Duration) -> Result<ChargeTicket, RateDenied> {
         (self.meter).book(self.terms, self.now, self.cost, patience)
     }
 
-    /// Charges it as of when its turn came, or now if another caller came between.
+    /// Charges the cost as of its due time, or as of now if another caller was charged in between.
     pub(super) fn charge(&self, due: Timestamp) -> Result<(ChargeTicket, Timestamp), RateDenied> {
         match (Self { now: due, ..*self }).book(Duration::ZERO) {
             Ok(ticket) => Ok((ticket, due)),

@@ -1,4 +1,4 @@
-//! A request to wait for one's turn, and the blocking way to do so.
+//! A wait in the queue of a fair limiter or of lanes, and its blocking form.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,22 +11,21 @@ use crate::RateDenied;
 use crate::clock::Clock;
 use crate::patience::WaitLimit;
 
-/// A request to wait in line: await it, or call
-/// [`wait_blocking`](Self::wait_blocking). The result is how long it took.
+/// A wait in a queue: await it, or call [`wait_blocking`](Self::wait_blocking). The result is how long
+/// it took.
 ///
-/// It takes its place when the wait starts. Dropping the future frees the place and costs nothing; what was
-/// charged for a waiter that left before noticing its turn goes to the next in line, or back.
+/// It joins the queue when the wait starts. Dropping the future leaves the queue and costs nothing; a
+/// charge for a waiter that left before it noticed goes to the next waiter, or is refunded.
 ///
-/// A deadline that can't be met fails at once with what to expect. The expectation counts everybody
-/// in line now who has a better claim and nobody who comes later: others may delay a waiter by up to
-/// their own shares if they come after it, and then it is dropped when its deadline passes, without
-/// having cost a token.
+/// A deadline that can't be met fails immediately with the expected wait. That estimate counts every
+/// current waiter with precedence and no later one. Requests that come after a waiter may delay it by
+/// up to their own shares; then it is dropped when its deadline passes, without having cost a token.
 ///
-/// The first waiter keeps the time for all. If its future was polled once and then is neither polled nor
-/// dropped, it holds up the others until another request comes or a deadline passes. So don't set such a future
-/// aside.
+/// The first waiter keeps the time for all. If its future was polled once and then is neither polled
+/// nor dropped, it holds up the others until another request comes or a deadline passes. So don't set
+/// such a future aside.
 ///
-/// It can be awaited on any executor, as [`Acquire`](crate::wait::Acquire) can, and panics as that does.
+/// It can be awaited on any executor, and panics where [`Acquire`](crate::wait::Acquire) does.
 ///
 /// ```
 /// # #[cfg(feature = "tokio")]
@@ -38,7 +37,7 @@ use crate::patience::WaitLimit;
 /// let rate = Rate::every(Duration::from_millis(10));
 /// let limiter = FairLimiter::builder(rate).clock(Tokio::new()).build()?;
 /// assert_eq!(limiter.acquire("ada").await, Ok(Duration::ZERO));
-/// // Weight 2 and weight 1: of every three turns bob has two.
+/// // Weight 2 and weight 1: bob gets two of every three tokens.
 /// let (bob, ada) = tokio::join!(limiter.acquire("bob").weight(2), limiter.acquire("ada"));
 /// assert_eq!((bob, ada), (Ok(Duration::from_millis(10)), Ok(Duration::from_millis(20))));
 ///
@@ -49,7 +48,7 @@ use crate::patience::WaitLimit;
 /// # #[cfg(not(feature = "tokio"))]
 /// # fn main() {}
 /// ```
-#[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
+#[must_use = "no wait begins until this is awaited, or `wait_blocking` is called"]
 pub struct QueuedAcquire<'a, D: QueueDiscipline, C: Clock> {
     line: &'a SharedWaitQueue<D, C>,
     pub(crate) client: D::Client,
@@ -67,24 +66,24 @@ impl<'a, D: QueueDiscipline, C: Clock> QueuedAcquire<'a, D, C> {
         }
     }
 
-    /// Fails at once if it would take longer than this, and after this if others delayed it.
+    /// Fails immediately if the wait would take longer than this, and after this if others delayed it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.patience = WaitLimit::Timeout(timeout);
         self
     }
 
-    /// Fails at once if it can't pass by this time on the limiter's clock, and at that time if
+    /// Fails immediately if it can't pass by this time on the limiter's clock, and at that time if
     /// others delayed it.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
         self.patience = WaitLimit::Deadline(deadline);
         self
     }
 
-    /// Blocks the thread until its turn has come; returns how long that took.
+    /// Blocks the thread until it is served; returns how long that took.
     ///
     /// # Errors
-    /// [`RateDenied`]: at once if it can never pass, not in time, or too many are waiting; later if it
-    /// was shed or its deadline passed.
+    /// [`RateDenied`]: immediately if it can never pass or can't pass before the deadline, or if the
+    /// queue is full; later if it was shed or its deadline passed.
     pub fn wait_blocking(self) -> Result<Duration, RateDenied> {
         let Some(standing) = self.start()? else {
             return Ok(Duration::ZERO);
@@ -92,7 +91,7 @@ impl<'a, D: QueueDiscipline, C: Clock> QueuedAcquire<'a, D, C> {
         standing.wait_blocking().map(|passed| passed.waited)
     }
 
-    /// As [`wait_blocking`](Self::wait_blocking), but gives up after looking this many times, as a dropped
+    /// As [`wait_blocking`](Self::wait_blocking), but gives up after this many polls, as a dropped
     /// future would. For the model checker.
     #[cfg(shuttle)]
     #[doc(hidden)]
@@ -106,7 +105,7 @@ impl<'a, D: QueueDiscipline, C: Clock> QueuedAcquire<'a, D, C> {
         Some(result.map(|passed| passed.waited))
     }
 
-    /// Passes at once, takes a place in line, or says why it can do neither.
+    /// Passes immediately, joins the queue, or returns why it can do neither.
     pub(super) fn start(
         self,
     ) -> Result<Option<QueuedWaiter<&'a SharedWaitQueue<D, C>>>, RateDenied> {

@@ -1,4 +1,5 @@
-//! Who waits, in what order, and until when: the line itself, which reads no clock and wakes nobody.
+//! A queue of several clients or lanes: the waiters, their order and their deadlines. It reads no clock
+//! and wakes no waiter.
 
 use std::fmt;
 
@@ -8,29 +9,30 @@ use super::waiter_places::{Fifo, WaiterId, WaiterPlace, WaiterPlaces};
 use super::{WaitOutcome, Waiters};
 use crate::RateDenied;
 
-/// Who is next, and what that costs: what weighted fair queueing and priority lanes differ in.
+/// The order of service and the charge: the difference between weighted fair queueing and priority
+/// lanes.
 ///
-/// A discipline has owners, numbered from 0, each with a line of its own in which first come is first
-/// served; it says whose turn it is. Every call but [`visited`](Self::advance_clock) is made after a visit
-/// at the same time.
+/// A discipline has owners, numbered from 0, each with a first-in-first-out queue; the discipline
+/// decides which owner is served next. Every call but [`advance_clock`](Self::advance_clock) is made
+/// after that call for the same time.
 pub trait QueueDiscipline: fmt::Debug {
-    /// Who asks: a client with its weight, or a lane.
+    /// The client of a request: a fingerprint with a weight, or a lane.
     type Client;
-    /// What a charge is given back by.
+    /// What the refund of a charge needs.
     type Receipt: fmt::Debug;
 
-    /// It is `now`, and every turn before that has been taken. Returns what the clock showed before, if it was set
-    /// back.
+    /// Moves the discipline to `now`, after every waiter that was due before was served. Returns the
+    /// earlier time if the clock was set back.
     fn advance_clock(&mut self, now: Timestamp) -> Option<Timestamp>;
 
     /// Whether this request passes right now, ahead of all waiters; it is charged if so.
     fn pass_without_waiting(&mut self, now: Timestamp, ask: &Self::Client, cost: u64) -> Outcome;
 
-    /// The line in which this request has to stand; or, if that is full, when a place may be free.
+    /// The queue that this request joins; or, if that is full, when a place may be free.
     fn choose_queue(&mut self, lines: &ClientQueues, ask: Self::Client) -> Result<u32, Timestamp>;
 
-    /// When this request passes at the latest if no more come. Any answer up to `deadline` is as good as
-    /// another.
+    /// The latest time at which this request passes if no more come. Any result up to `deadline` is as
+    /// good as another.
     fn estimate(
         &self,
         lines: &ClientQueues,
@@ -40,40 +42,40 @@ pub trait QueueDiscipline: fmt::Debug {
         deadline: Timestamp,
     ) -> Timestamp;
 
-    /// Another waiter is first in this owner's line now, for this cost; or the line is empty.
+    /// Another waiter is now the head of this owner's queue, with this cost; or the queue is empty.
     fn first_changed(&mut self, owner: u32, first: Option<u64>, why: FirstChange);
 
-    /// Whose turn comes next, and when.
+    /// The owner that is served next, and when.
     fn next(&self) -> Option<(u32, Timestamp)>;
 
-    /// Whether the first of this line is dropped instead, now that its turn has come.
+    /// Whether the head of this queue is dropped instead, now that it is due.
     fn should_shed(&mut self, owner: u32, line: &Fifo, due: Timestamp, arrived: Timestamp) -> bool;
 
-    /// Charges the first of this line.
+    /// Charges the head of this queue.
     fn pass(&mut self, owner: u32, due: Timestamp, cost: u64) -> Self::Receipt;
 
-    /// A waiter that was charged left before it noticed.
+    /// Refunds a waiter that was charged and left before it noticed.
     fn refund(&mut self, now: Timestamp, owner: u32, receipt: Self::Receipt);
 
     /// The decision for a request that has to wait until `at`.
     fn decision(&self, now: Timestamp, outcome: Outcome, at: Timestamp) -> Decision;
 
-    /// When all waiters will have passed at the latest, if no more come.
+    /// The latest time at which all waiters have passed, if no more come.
     fn time_when_drained(&self, lines: &ClientQueues) -> Timestamp;
 }
 
-/// Why another waiter is first now.
+/// Why another waiter is the head now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstChange {
-    /// The line was empty.
+    /// The queue was empty.
     Joined,
-    /// The one before passed.
+    /// The previous head was served.
     Served,
-    /// The one before left without having passed.
+    /// The previous head left without being served.
     Left,
 }
 
-/// The lines of all owners.
+/// The queues of all owners.
 #[derive(Debug, Default)]
 pub struct ClientQueues {
     by_client: Vec<Fifo>,
@@ -81,18 +83,18 @@ pub struct ClientQueues {
 }
 
 impl ClientQueues {
-    /// One owner's line.
+    /// One owner's queue.
     pub(crate) fn of(&self, owner: u32) -> Fifo {
         let index = usize::try_from(owner).unwrap_or(usize::MAX);
         self.by_client.get(index).copied().unwrap_or_default()
     }
 
-    /// The sum of all costs in line.
+    /// The sum of all costs in the queues.
     pub(crate) const fn cost(&self) -> u128 {
         self.cost
     }
 
-    /// Changes one owner's line, and with it the sum.
+    /// Changes one owner's queue, and the sum with it.
     fn change(&mut self, owner: u32, change: impl FnOnce(&mut Fifo)) {
         let index = usize::try_from(owner).unwrap_or(usize::MAX);
         if index >= self.by_client.len() {
@@ -115,23 +117,24 @@ pub(crate) struct SharedQueue<D: QueueDiscipline> {
     max_waiters: usize,
 }
 
-/// Whose line a waiter stands in: a client, or a lane.
+/// The owner of a queue: a client, or a lane.
 type ClientIndex = u32;
 
-/// A waiter's receipt, by which its charge is given back, and when its turn came; or why it was refused, which is rare and large.
+/// A waiter's receipt for a refund and its due time; or its denial, which is boxed because it is rare
+/// and large.
 type WaitResult<D> = Result<(<D as QueueDiscipline>::Receipt, Timestamp), Box<RateDenied>>;
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinOutcome {
-    /// It passed at once.
+    /// It passed immediately.
     Passed,
-    /// It stands in line.
+    /// It joined the queue.
     Waiting(WaiterId),
 }
 
 impl<D: QueueDiscipline> SharedQueue<D> {
-    /// An empty line that holds at most so many.
+    /// An empty queue for at most this many waiters.
     pub(crate) const fn new(discipline: D, most: usize) -> Self {
         Self {
             discipline,
@@ -149,12 +152,12 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         &self.discipline
     }
 
-    /// How many wait.
+    /// The number of waiters.
     pub(crate) const fn waiting(&self) -> usize {
         self.waiter_count
     }
 
-    /// How many wait in this owner's line.
+    /// The number of waiters of this owner.
     pub(crate) fn waiting_of(&self, owner: Option<u32>) -> usize {
         owner.map_or(0, |owner| self.lines.of(owner).len())
     }
@@ -165,6 +168,7 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         let outcome = self.discipline.pass_without_waiting(now, ask, cost);
         let at = match outcome {
             Outcome::Denied => {
+                // No estimate is before this deadline, so the tightest one is computed.
                 let never = Timestamp::ZERO;
                 self.discipline.estimate(&self.lines, now, ask, cost, never)
             }
@@ -179,7 +183,7 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         self.discipline.pass_without_waiting(now, ask, cost) == Outcome::Allowed
     }
 
-    /// Passes at once, takes a place in line, or says why it can do neither.
+    /// Passes immediately, joins the queue, or returns why it can do neither.
     pub(crate) fn join(
         &mut self,
         now: Timestamp,
@@ -211,6 +215,7 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         let full = |discipline: &D, at| {
             RateDenied::QueueFull(discipline.decision(now, Outcome::Denied, at))
         };
+        // Counts also served waiters that haven't collected their result: their places are in use.
         if self.places.used() >= self.max_waiters {
             let place_free = discipline.next().map_or(now, |(_, at)| at);
             return Err(full(discipline, place_free));
@@ -242,8 +247,8 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         id
     }
 
-    /// Lets every waiter pass whose turn has come by `now`, in order, each as of its own time, and drops those
-    /// whose deadline came first.
+    /// Serves every waiter that is due by `now`, in order and each as of its own due time, and drops
+    /// those whose deadline came first.
     pub(crate) fn advance(&mut self, now: Timestamp) {
         if self.waiter_count > 0 {
             while self.serve_next(now) {}
@@ -253,10 +258,11 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         }
     }
 
-    /// Lets one waiter pass, or drops it, if one is due by `now`.
+    /// Serves or drops one waiter, if one is due by `now`.
     fn serve_next(&mut self, now: Timestamp) -> bool {
         let turn = self.discipline.next().filter(|(_, due)| *due <= now);
         let over = self.places.first_deadline();
+        // A waiter that is due before that deadline is served first, as of its due time.
         if let Some((deadline, id)) = over.filter(|(deadline, _)| *deadline < now)
             && turn.is_none_or(|(_, due)| deadline < due)
         {
@@ -280,20 +286,20 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         true
     }
 
-    /// Denies a waiter what it waits for.
+    /// Denies a waiter.
     fn deny_waiter(
         &mut self,
         now: Timestamp,
         id: WaiterId,
         why: impl FnOnce(Decision) -> RateDenied,
     ) {
-        // What is left in line says how long it would have taken, or more.
+        // The remaining queue gives a bound on how long it would still have taken.
         let at = self.discipline.time_when_drained(&self.lines);
         let decision = self.discipline.decision(now, Outcome::Denied, at);
         self.finish(id, Err(Box::new(why(decision))), FirstChange::Left);
     }
 
-    /// Takes a waiter out of its line and notes its result.
+    /// Removes a waiter from its queue and stores its result.
     fn finish(&mut self, id: WaiterId, result: WaitResult<D>, why: FirstChange) {
         self.unlink_waiter(id, why, |places, line| places.finish(line, id, result));
     }
@@ -320,11 +326,11 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         }
     }
 
-    /// This waiter leaves. It is charged nothing, even if its turn had come and it hadn't noticed.
+    /// Removes this waiter. It is charged nothing, even if it was served and hadn't noticed.
     pub(crate) fn leave(&mut self, now: Timestamp, id: WaiterId) {
         self.advance(now);
         self.remove_waiter(now, id);
-        // What it leaves behind may be another's turn right now.
+        // Its charge may serve another waiter right now.
         self.advance(now);
     }
 
@@ -350,11 +356,12 @@ impl<D: QueueDiscipline> Waiters for SharedQueue<D> {
         Some((self.lines.of(owner).first()?, due))
     }
 
-    /// When its turn comes if it is next, and when its deadline has passed.
+    /// When it is served if it is next, and when its deadline passes.
     fn next_poll_at(&mut self, _now: Timestamp, id: WaiterId) -> Option<Timestamp> {
         let turn = self.first().filter(|(first, _)| *first == id);
         let turn = turn.map(|(_, due)| due);
         let over = self.places.get(id).and_then(WaiterPlace::deadline);
+        // A waiter may still pass at its deadline, so it is dropped a nanosecond later.
         let over = over.map(|deadline| deadline.plus_nanos(1));
         turn.into_iter().chain(over).min()
     }
@@ -377,7 +384,7 @@ impl<D: QueueDiscipline> Waiters for SharedQueue<D> {
 
 #[cfg(test)]
 impl<D: QueueDiscipline> SharedQueue<D> {
-    /// The result for this waiter, if it needn't wait any more.
+    /// The result of this waiter, if its wait has ended.
     pub(crate) fn outcome_of(&mut self, id: WaiterId) -> Option<Result<(), RateDenied>> {
         self.collect(id, Timestamp::ZERO)
             .map(|result| result.map(drop))
@@ -391,7 +398,7 @@ impl<D: QueueDiscipline> SharedQueue<D> {
         turn.into_iter().chain(over).min()
     }
 
-    /// The line is empty, and nothing is kept of earlier waiters.
+    /// Whether the queue is empty and nothing of earlier waiters is stored.
     pub(crate) fn is_clean(&self) -> bool {
         let lines = self.lines.by_client.iter().all(|line| line.len() == 0);
         let empty = self.places.used() == 0

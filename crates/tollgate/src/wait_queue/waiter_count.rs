@@ -1,9 +1,9 @@
-//! How many wait, and how many may.
+//! The number of waiters, and its bound.
 
 use crate::patience::DEFAULT_MAX_WAITERS;
 use crate::sync::{AtomicUsize, Ordering};
 
-/// How many wait on one limiter, and how many may.
+/// The number of waiters of one limiter, and its bound.
 #[derive(Debug)]
 pub struct WaiterCount {
     current: AtomicUsize,
@@ -26,7 +26,7 @@ impl WaiterCount {
 
     /// Counts one more waiter, unless there are too many.
     pub(crate) fn enter(&self) -> bool {
-        // The count guards no other memory, so its order with other words doesn't matter.
+        // Relaxed: the count guards no other memory, so its order with other words doesn't matter.
         let fits = self.current.fetch_add(1, Ordering::Relaxed) < self.max_waiters;
         if !fits {
             self.leave();
@@ -34,7 +34,7 @@ impl WaiterCount {
         fits
     }
 
-    /// Counts one more waiter, which holds a reservation already and so isn't turned away.
+    /// Counts one more waiter that holds a reservation already, and so isn't denied.
     fn enter_unbounded(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
@@ -44,23 +44,23 @@ impl WaiterCount {
     }
 }
 
-/// A waiter's place; dropping it frees the place.
+/// A counted waiter; dropping it uncounts.
 #[derive(Debug)]
 pub(crate) struct WaiterGuard<'a>(&'a WaiterCount);
 
 impl<'a> WaiterGuard<'a> {
-    /// A place in the queue, unless it is full.
+    /// Counts a waiter, unless the queue is full.
     pub(crate) fn enter(waiting: &'a WaiterCount) -> Option<Self> {
-        // Made only if there is room, because dropping it counts.
+        // Lazily, because dropping a guard uncounts.
         waiting.enter().then(|| Self(waiting))
     }
 
-    /// Gives the place up without freeing it: the place in line frees it later.
+    /// Consumes the guard without uncounting: the place in the queue does that later.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// A place for a waiter that holds a reservation already.
+    /// Counts a waiter that holds a reservation already.
     pub(crate) fn enter_unbounded(waiting: &'a WaiterCount) -> Self {
         waiting.enter_unbounded();
         Self(waiting)

@@ -1,5 +1,6 @@
-//! Places in a queue of waiters: numbered, used again once they are free, and linked first to last. Every queue of this crate
-//! is made of them: those of limits, of clients and lanes that share one, and of permits.
+//! The places of a queue of waiters: numbered, reused once they are free, and linked from first to
+//! last. Every queue of this crate consists of them: those of limits, of clients and lanes that share
+//! one, and of permits.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -11,26 +12,26 @@ use crate::key_table::slab::Slab;
 /// The number of a place.
 pub(crate) type WaiterId = u32;
 
-/// A waiter, or one that needn't wait any more and hasn't noticed yet.
+/// A waiter, or one whose wait has ended and that hasn't polled since.
 #[derive(Debug)]
 pub(crate) struct WaiterPlace<R, X = ()> {
     pub(crate) cost: u64,
     pub(super) arrived: Timestamp,
-    /// Until when it waits; the end of time if there is no deadline.
+    /// Its deadline; the end of time if it has none.
     pub(super) deadline: Timestamp,
     pub(super) stage: WaiterStage<R>,
-    /// What else is kept of it.
+    /// Additional data of the queue's kind.
     pub(super) data: X,
 }
 
-/// How far a waiter has come.
+/// The state of a waiter.
 #[derive(Debug)]
 pub(super) enum WaiterStage<R> {
     Queued {
         before: Option<WaiterId>,
         after: Option<WaiterId>,
     },
-    /// It needn't wait any more: its result.
+    /// The wait has ended with this result.
     Ended(R),
 }
 
@@ -38,13 +39,13 @@ pub(super) enum WaiterStage<R> {
 #[derive(Debug)]
 pub(crate) struct WaiterPlaces<R, X = ()> {
     places: Slab<WaiterPlace<R, X>>,
-    /// Of waiters that stand in line.
+    /// Of waiters that are still queued.
     deadlines: BTreeSet<(Timestamp, WaiterId)>,
-    /// Waiters that needn't wait any more and haven't been woken.
+    /// Waiters whose wait has ended and that haven't been woken.
     done: Vec<WaiterId>,
 }
 
-/// First to last of one owner's places.
+/// One owner's places, from first to last.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fifo {
     first: Option<WaiterId>,
@@ -61,29 +62,29 @@ impl Fifo {
         cost: 0,
     };
 
-    /// Who is first.
+    /// The head of the queue.
     pub(crate) const fn first(&self) -> Option<WaiterId> {
         self.first
     }
 
-    /// How many stand in it.
+    /// The number of waiters.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    /// What they ask for in sum.
+    /// The sum of their costs.
     pub(crate) const fn cost(&self) -> u128 {
         self.cost
     }
 
-    /// This much of the sum isn't charged ahead any more.
+    /// Adds a cost that isn't charged in advance any more.
     pub(super) fn add_cost(&mut self, cost: u64) {
         self.cost += u128::from(cost);
     }
 }
 
 impl<R, X> WaiterPlace<R, X> {
-    /// A waiter that comes now.
+    /// A new waiter.
     pub(crate) fn new(now: Timestamp, cost: u64, deadline: Option<Timestamp>, extra: X) -> Self {
         Self {
             cost,
@@ -97,17 +98,17 @@ impl<R, X> WaiterPlace<R, X> {
         }
     }
 
-    /// Whether it has to wait.
+    /// Whether it is still waiting.
     pub(crate) const fn is_queued(&self) -> bool {
         matches!(self.stage, WaiterStage::Queued { .. })
     }
 
-    /// Until when it waits, if that was said.
+    /// Its deadline, if it has one.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         Some(self.deadline).filter(|deadline| *deadline < Timestamp::MAX)
     }
 
-    /// Who stands behind it.
+    /// The next waiter behind it.
     pub(crate) const fn next(&self) -> Option<WaiterId> {
         match self.stage {
             WaiterStage::Queued { after, .. } => after,
@@ -117,7 +118,8 @@ impl<R, X> WaiterPlace<R, X> {
 }
 
 impl<R, X> WaiterPlaces<R, X> {
-    /// Moves deadlines with a clock that was set back, so that no waiter waits longer than it asked for.
+    /// Moves deadlines with a clock that was set back, so that no waiter waits longer than it
+    /// requested.
     pub(super) fn shift_deadlines(&mut self, from: Timestamp, to: Timestamp) {
         for (deadline, id) in mem::take(&mut self.deadlines) {
             let deadline = deadline.shifted(from, to);
@@ -136,17 +138,17 @@ impl<R, X> WaiterPlaces<R, X> {
         }
     }
 
-    /// Whose deadline comes first, and when.
+    /// The earliest deadline, and its waiter.
     pub(super) fn first_deadline(&self) -> Option<(Timestamp, WaiterId)> {
         self.deadlines.first().copied()
     }
 
-    /// Who needn't wait any more since this was asked last.
+    /// The waiters whose wait has ended since the last call.
     pub(crate) fn take_done(&mut self) -> Vec<WaiterId> {
         mem::take(&mut self.done)
     }
 
-    /// How many places are taken, by waiters and by those that haven't noticed that they needn't wait any more.
+    /// The number of places in use, by waiters and by those that haven't collected their result.
     pub(crate) const fn used(&self) -> usize {
         self.places.used()
     }
@@ -168,7 +170,7 @@ impl<R, X> WaiterPlaces<R, X> {
         self.places.remove(id)
     }
 
-    /// The result for a waiter, whose place is free then; none while it has to wait.
+    /// The result of a waiter, which frees its place; none while it waits.
     pub(crate) fn collect(&mut self, id: WaiterId) -> Option<R> {
         if self.get(id)?.is_queued() {
             return None;
@@ -179,7 +181,7 @@ impl<R, X> WaiterPlaces<R, X> {
         }
     }
 
-    /// Notes the result for a waiter that stood in `fifo`.
+    /// Stores the result of a waiter of `fifo`.
     pub(crate) fn finish(&mut self, fifo: &mut Fifo, id: WaiterId, result: R) {
         self.unlink(fifo, id);
         if let Some(place) = self.get_mut(id) {
@@ -188,7 +190,7 @@ impl<R, X> WaiterPlaces<R, X> {
         }
     }
 
-    /// Puts a place at the end.
+    /// Appends a place at the end.
     pub(crate) fn push(&mut self, fifo: &mut Fifo, id: WaiterId) {
         let before = fifo.last;
         let Some(place) = self.get_mut(id) else {
@@ -210,7 +212,7 @@ impl<R, X> WaiterPlaces<R, X> {
         }
     }
 
-    /// Takes a place out, wherever it stands.
+    /// Removes a place, wherever it is.
     pub(crate) fn unlink(&mut self, fifo: &mut Fifo, id: WaiterId) {
         let Some(place) = self.get(id) else { return };
         let WaiterStage::Queued { before, after } = place.stage else {

@@ -1,4 +1,5 @@
-//! The wakers of waiters, by the number of their place: who is woken after a change, once no lock is held.
+//! The wakers of waiters, by the number of their place. They are called after a change, once no lock is
+//! held.
 
 use std::mem;
 use std::task::Waker;
@@ -8,22 +9,23 @@ use tollgate_core::Timestamp;
 use super::waiter_places::WaiterId;
 use crate::key_table::slab::{make_room, to_index};
 
-/// How many places an empty queue keeps for later waiters; memory for more than that is freed.
+/// How many places an empty queue keeps for later waiters; memory for more is freed.
 pub(crate) const KEPT_SLOTS: usize = 64;
 
-/// How to wake those who wait in a queue.
+/// The wakers of a queue.
 #[derive(Debug, Default)]
 pub(crate) struct WaiterWakers {
     /// By place.
     seats: Vec<WakerSlot>,
-    /// Dropping a waker may drop a task, and with it a place in this very queue: not under the lock.
+    /// Dropping a waker may drop a task, and with it a place in this very queue. So it isn't dropped
+    /// under the lock.
     discarded_wakers: Vec<Waker>,
 }
 
 #[derive(Debug)]
 struct WakerSlot {
     waker: Option<Waker>,
-    /// When it looks again by itself, or was woken to do so; the end of time if neither.
+    /// When it polls by itself, or was woken to do so; the end of time if neither.
     armed_until: Timestamp,
 }
 
@@ -44,8 +46,9 @@ impl WaiterWakers {
         }
     }
 
-    /// Which wakers to call and which to drop after a change, once the lock is released: those of waiters that are done, and
-    /// of the first if it has to keep the time until then. Not `present`, which is looking at the queue already.
+    /// The wakers to call and to drop after a change, once the lock is released: those of waiters that
+    /// are done, and of the head if it has to keep the time until then. Not `present`, which is polling
+    /// already.
     pub(crate) fn collect_wakeups(
         &mut self,
         done: Vec<WaiterId>,
@@ -91,14 +94,14 @@ impl WaiterWakers {
         self.seats.get_mut(to_index(id))
     }
 
-    /// The place is free.
+    /// Removes the waker of a place that is free.
     pub(crate) fn remove_waker(&mut self, id: WaiterId) {
         let seat = self.seat(id).map(mem::take);
         self.discarded_wakers
             .extend(seat.and_then(|seat| seat.waker));
     }
 
-    /// Wakes this waiter by this waker; it looks again by itself at the time, if any.
+    /// Stores the waker of a waiter, which polls by itself at the given time, if any.
     pub(crate) fn store_waker(&mut self, id: WaiterId, waker: &Waker, armed: Option<Timestamp>) {
         if to_index(id) >= self.seats.len() {
             let more = to_index(id) + 1 - self.seats.len();
@@ -115,15 +118,15 @@ impl WaiterWakers {
     }
 }
 
-/// Wakers that are called, and some that are dropped, once no lock is held.
-#[must_use = "those who wait are woken by this"]
+/// Wakers to call, and some to drop, once no lock is held.
+#[must_use = "waiters are woken by this"]
 pub(crate) struct PendingWakeups {
     wake: Vec<Waker>,
     _discarded: Vec<Waker>,
 }
 
 impl PendingWakeups {
-    /// Under no lock.
+    /// Calls the wakers. No lock may be held.
     pub(crate) fn wake(self) {
         self.wake.into_iter().for_each(Waker::wake);
     }

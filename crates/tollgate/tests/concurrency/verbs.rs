@@ -109,7 +109,7 @@ fn refusals_say_what_they_are() {
     );
     check(
         limiter.try_acquire_n(3).unwrap_err(),
-        "concurrency limit: asked for more than the 2 that may be in use at once, so it never passes",
+        "concurrency limit: the weight is above the limit of 2, so it never passes",
     );
     check(
         limiter.acquire().wait_blocking().unwrap_err(),

@@ -1,4 +1,4 @@
-//! The future of `acquire().await` for a permit: an alarm only if the wait is bounded.
+//! The future of `acquire().await` for a permit. It needs a timer only if the wait is bounded.
 
 use std::fmt;
 use std::future::{Future, IntoFuture};

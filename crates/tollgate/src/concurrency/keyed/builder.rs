@@ -1,4 +1,4 @@
-//! What can be chosen about a keyed concurrency limiter before it is built.
+//! The settings of a keyed concurrency limiter before it is built.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::sharding::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, Padded};
 use crate::wait_queue::waiter_count::WaiterCount;
 
-/// Fewest keys worth a shard of their own.
+/// The fewest keys that are worth a shard of their own.
 const KEYS_PER_SHARD: usize = 1_024;
-/// Most shards: enough that threads rarely meet at one lock.
+/// The most shards: enough that threads rarely contend for one lock.
 const MAX_SHARDS: usize = 256;
-/// How many may wait on one key.
+/// The default bound on waiters of one key.
 const DEFAULT_MAX_WAITERS_PER_KEY: usize = 1_024;
 
 /// Builds a [`KeyedConcurrencyLimiter`]; made by [`KeyedConcurrencyLimiter::builder`].
@@ -42,7 +42,7 @@ const DEFAULT_MAX_WAITERS_PER_KEY: usize = 1_024;
 /// ```
 pub type KeyedBuilder<K, C = DefaultClock> = WithClock<KeyedSettings<K>, C>;
 
-/// What is chosen of a keyed concurrency limiter before it is built, but for its clock.
+/// The settings of a keyed concurrency limiter, except its clock.
 #[derive(Debug)]
 pub struct KeyedSettings<K> {
     limit: u32,
@@ -69,27 +69,27 @@ impl<K> KeyedBuilder<K> {
 }
 
 impl<K, C> KeyedBuilder<K, C> {
-    /// What happens to new keys at the cap: [`WhenFull::SharedBucket`] unless said otherwise, or
+    /// What happens to new keys when the table is full: [`WhenFull::SharedBucket`] by default, or
     /// [`WhenFull::DenyNew`].
     pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self
     }
 
-    /// How many may wait at once, on all keys together. The default is 65,536.
+    /// The most waiters on all keys together. The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self
     }
 
-    /// How many may wait at once on one key, so that one can't fill the queue of all. The default
-    /// is 1,024.
+    /// The most waiters on one key, so that a single key can't fill the whole queue. The default is
+    /// 1,024.
     pub fn max_waiters_per_key(mut self, most: usize) -> Self {
         self.settings.max_waiters_per_key = most;
         self
     }
 
-    /// How long a wait may take if the call doesn't say: without end, unless this is given.
+    /// The timeout of calls that set none. Without it, such calls wait without a bound.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = Some(timeout);
         self
@@ -97,17 +97,15 @@ impl<K, C> KeyedBuilder<K, C> {
 }
 
 impl<K, C: ClockChoice> KeyedBuilder<K, C> {
-    /// Builds it on the clock that was given, or the default one.
+    /// Builds it on the chosen clock, or on the default one.
     ///
     /// # Errors
-    /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
+    /// If [`at_cap`](Self::at_cap) got a choice that this limiter doesn't support.
     pub fn build(self) -> Result<KeyedConcurrencyLimiter<K, C::Clock>, LimitError> {
         match self.settings.at_cap {
             WhenFull::SharedBucket | WhenFull::DenyNew => Ok(self.build_unchecked()),
-            // Whoever isn't counted has no permit to end, and a key in flight is never put aside.
-            other => {
-                Err(other.unsupported_by("a KeyedConcurrencyLimiter", "SharedBucket or DenyNew"))
-            }
+            // An uncounted request would have no permit to end, and a key in flight can't be evicted.
+            other => Err(other.unsupported_by("a KeyedConcurrency", "ShareOne or DenyNew")),
         }
     }
 

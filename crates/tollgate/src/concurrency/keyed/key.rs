@@ -1,4 +1,4 @@
-//! One key of a keyed concurrency limiter: the verbs, and what its permits and waits hold.
+//! The handle of one key, and the source of its permits and waits.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::concurrency::{Acquire, Occupancy, Permit, PermitDenied};
 pub type KeyedPermit<'a, K, C = Monotonic> =
     Permit<KeyedPermitSource<&'a KeyedConcurrencyLimiter<K, C>>>;
 
-/// A permit of one key that shares the limiter, to be moved into a task.
+/// A permit of one key that shares the limiter, so that it can move into a task.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -34,7 +34,7 @@ pub type KeyedPermit<'a, K, C = Monotonic> =
 pub type OwnedKeyedPermit<K, C = Monotonic> =
     Permit<KeyedPermitSource<Arc<KeyedConcurrencyLimiter<K, C>>>>;
 
-/// A reference to a keyed limiter: borrowed or shared.
+/// A pointer to a keyed limiter: borrowed or shared.
 pub trait KeyedPointer:
     Clone + Deref<Target = KeyedConcurrencyLimiter<Self::Key, Self::Clock>>
 {
@@ -52,8 +52,8 @@ impl<K, C: Clock> KeyedPointer for Arc<KeyedConcurrencyLimiter<K, C>> {
     type Clock = C;
 }
 
-/// One key of a [`KeyedConcurrencyLimiter`], with the verbs of a
-/// [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) and maybe a limit of its own.
+/// One key of a [`KeyedConcurrencyLimiter`], with the methods of a
+/// [`ConcurrencyLimiter`](crate::ConcurrencyLimiter), and possibly another limit.
 ///
 /// Made by [`KeyedConcurrencyLimiter::key`] and [`KeyedConcurrencyLimiter::key_owned`].
 ///
@@ -61,13 +61,13 @@ impl<K, C: Clock> KeyedPointer for Arc<KeyedConcurrencyLimiter<K, C>> {
 /// use tollgate::KeyedConcurrencyLimiter;
 ///
 /// let limiter = KeyedConcurrencyLimiter::<String>::new(5, 1_000);
-/// // A tier's limit is given with the call.
+/// // Each call passes the limit of the key's tier.
 /// let permit = limiter.key("acme").at(500).try_acquire_n(300)?;
 /// assert_eq!(limiter.key("acme").peek().available(), 200);
 /// # drop(permit);
 /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
-#[must_use = "a key does nothing until it is asked"]
+#[must_use = "a key handle does nothing until one of its methods is called"]
 pub struct Key<'q, L: KeyedPointer, Q: ?Sized> {
     limiter: L,
     key: &'q Q,
@@ -88,17 +88,17 @@ impl<'q, L: KeyedPointer, Q: ?Sized> Key<'q, L, Q> {
         }
     }
 
-    /// Judges the key by this limit instead of the one of all keys.
+    /// Uses this limit for the key instead of the limiter's.
     ///
-    /// The limit of the latest call is in force for those who wait, too: give all calls of a key
-    /// the same, and another only when its tier has changed.
+    /// The limit of the latest call applies to the key's waiters, too. So use the same limit in all
+    /// calls of a key, and another only when its tier has changed.
     pub fn at(mut self, limit: u32) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// How full this key's limit is, without taking anything. At the capacity a new key is told
-    /// what it would meet: the shared limit, or none at all.
+    /// The permits in use and the waiters of this key, without acquiring any. For a new key in a full
+    /// table, these are those of the shared limit, or a limit of 0.
     pub fn peek(&self) -> Occupancy
     where
         L::Key: Borrow<Q>,
@@ -117,29 +117,29 @@ where
     L::Key: Borrow<Q>,
     Q: Eq + ToOwned<Owned = L::Key>,
 {
-    /// A permit now, or why not.
+    /// Acquires a permit without waiting.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     pub fn try_acquire(&self) -> Result<Permit<KeyedPermitSource<L>>, PermitDenied> {
         self.try_acquire_n(1)
     }
 
-    /// A permit of this weight now, or why not.
+    /// Acquires a permit of this weight without waiting.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was acquired.
     pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeyedPermitSource<L>>, PermitDenied> {
         Permit::try_new(self.pin_gate()?, weight)
     }
 
-    /// Waits for a permit, first come first served.
+    /// Waits for a permit in the key's queue.
     pub fn acquire(&self) -> Acquire<KeyedPermitSource<L>> {
         self.acquire_n(1)
     }
 
-    /// Waits for a permit of this weight, first come first served. The key has its entry from now
-    /// on, until the wait and its permit are over.
+    /// Waits for a permit of this weight in the key's queue. The key has its entry from now on, until
+    /// the wait and its permit have ended.
     pub fn acquire_n(&self, weight: u32) -> Acquire<KeyedPermitSource<L>> {
         Acquire::new(self.pin_gate(), weight)
     }
@@ -169,7 +169,7 @@ pub struct KeyedPermitSource<L: KeyedPointer> {
     limiter: L,
     gate: Arc<Gate>,
     hash: u64,
-    /// None if it has no entry and shares the gate of those without.
+    /// None if the key has no entry and uses the shared gate.
     slot: Option<u32>,
 }
 
@@ -204,7 +204,8 @@ impl<L: KeyedPointer> PermitSource for KeyedPermitSource<L> {
         self.limiter.context.clock.now()
     }
 
-    /// What keys without an entry share isn't this one's: it may have nothing in flight at all.
+    /// Hides the occupancy of the shared gate, which isn't the key's: the key itself may have nothing
+    /// in flight.
     fn refusal(&self, by_gate: PermitDenied) -> PermitDenied {
         match by_gate {
             PermitDenied::Full(shared)

@@ -1,4 +1,4 @@
-//! The keys of one shard that have something in flight or queued; others have no entry.
+//! The keys of one shard that have something in flight or queued; other keys have no entry.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ pub(super) struct Shard<K> {
     capacity: usize,
 }
 
-/// A key and its gate, for as long as anybody pins it.
+/// A key and its gate, for as long as it is pinned.
 #[derive(Debug)]
 pub(super) struct GateEntry<K> {
     key: K,
     hash: u64,
     pub(super) gate: Arc<Gate>,
-    /// Permits and waits that are on it.
+    /// The number of its permits and waits.
     pins: usize,
-    /// Whether its limit is the one of all keys, and changes with that.
+    /// Whether it follows the limit of all keys when that changes.
     pub(super) limit: LimitSource,
 }
 
-/// Whose limit a key has.
+/// Where the limit of a key comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitSource {
     Shared,
@@ -59,7 +59,7 @@ impl<K> Shard<K> {
         self.entries.get(self.find(hash, key)?)
     }
 
-    /// Pins a key that is there.
+    /// Pins a key that has an entry.
     pub(super) fn pin<Q>(&mut self, hash: u64, key: &Q) -> Option<(u32, &mut GateEntry<K>)>
     where
         K: Borrow<Q>,
@@ -71,7 +71,7 @@ impl<K> Shard<K> {
         Some((slot, entry))
     }
 
-    /// Adds a key that isn't there, pinned once. The caller has seen that there is room.
+    /// Adds an entry with one pin. The caller has checked that the key has none and that there is room.
     pub(super) fn insert(&mut self, hash: u64, key: K, gate: Arc<Gate>, limit: LimitSource) -> u32 {
         let slot = self.entries.insert(GateEntry {
             key,
@@ -84,7 +84,8 @@ impl<K> Shard<K> {
         slot
     }
 
-    /// Takes a pin off; the entry, to be dropped under no lock, if that was the last.
+    /// Removes a pin. Returns the entry if that was the last one, so that it is dropped without holding
+    /// a lock.
     pub(super) fn unpin(&mut self, slot: u32) -> Option<GateEntry<K>> {
         let entry = self.entries.get_mut(slot)?;
         entry.pins -= 1;

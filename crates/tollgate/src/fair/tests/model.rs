@@ -1,4 +1,4 @@
-//! The line against an obvious slow one, with arrivals, cancellations and pauses at random.
+//! The queue against an obvious slow model, with random arrivals, cancellations and pauses.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,7 @@ use crate::wait_queue::Waiters as _;
 use crate::wait_queue::shared_queue::JoinOutcome;
 use crate::wait_queue::waiter_places::WaiterId;
 
-/// Everybody in one list, in the order in which they came; whose turn it is, is found by looking at
-/// all of them.
+/// All waiters in one list, in the order in which they came; a scan of all of them finds the next.
 struct Slow {
     limit: Gcra,
     tat: TatState,
@@ -38,7 +37,7 @@ impl Slow {
         start + (u128::from(arrival.cost) << 32).div_ceil(u128::from(arrival.weight))
     }
 
-    /// The first of each client's, by finish and by when it became the first.
+    /// The head of each client's queue, by finish and by when it became the head.
     fn next(&self) -> Option<Waiter> {
         let first = |waiter: &&Waiter| {
             let of_client = |other: &&Waiter| other.arrival.client == waiter.arrival.client;
@@ -67,7 +66,7 @@ impl Slow {
         }
     }
 
-    /// Who passes by `now`, and when, looking at every moment at which something can.
+    /// Which waiters pass by `now`, and when; checks every moment at which something can change.
     fn advance(&mut self, from: Timestamp, now: Timestamp) -> Vec<(u64, Timestamp)> {
         let mut passed = Vec::new();
         let mut from = from;
@@ -88,7 +87,7 @@ impl Slow {
         passed
     }
 
-    /// Whether it passes at once; it waits if not.
+    /// Whether it passes immediately; otherwise it waits.
     fn enter(&mut self, now: Timestamp, name: u64, arrival: Arrival) -> bool {
         let waits = |waiter: &Waiter| waiter.arrival.client == arrival.client;
         let own = self.waiting.iter().any(waits);
@@ -119,7 +118,7 @@ enum QueueEvent {
         client: u32,
         cost: u64,
     },
-    /// The n-th of those who wait goes.
+    /// The n-th waiter leaves.
     Go(usize),
     Pause(u64),
 }
@@ -185,7 +184,7 @@ proptest! {
                     sim.queue.leave(now, id);
                     names.remove(&id);
                     slow.remove(name);
-                    // Its going may be another's turn.
+                    // Its leaving may let another waiter pass.
                     let late = slow.advance(now, now);
                     take(&mut sim, now, &mut names, &mut passed, &late);
                 }
@@ -200,7 +199,7 @@ proptest! {
             prop_assert_eq!(sim.queue.waiting(), slow.waiting.len());
         }
         keeps_within(rate, &passed);
-        // Whatever was cancelled: nothing is left once everybody is gone.
+        // Whatever was cancelled: nothing remains once all waiters have left.
         for id in names.keys() {
             sim.queue.leave(now, *id);
         }
@@ -208,7 +207,7 @@ proptest! {
     }
 }
 
-/// Moves the line on and compares who passed, in which order.
+/// Advances the queue and compares which waiters passed, in which order.
 fn take(
     sim: &mut Sim,
     now: Timestamp,

@@ -1,4 +1,4 @@
-//! A line on virtual time: requests come at their times, and every turn is taken when it is due.
+//! A queue on virtual time: requests come at their times, and each is served when it is due.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ impl Arrival {
     }
 }
 
-/// What became of a request, and when.
+/// The outcome of a request, and its time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fate {
     pub(super) arrival: Arrival,
@@ -84,7 +84,7 @@ impl Sim {
         Ok(entered)
     }
 
-    /// Those who needn't wait any more at `now`.
+    /// The waiters that are served or dropped by `now`.
     pub(super) fn advance(&mut self, now: Timestamp) -> Vec<Fate> {
         self.queue.advance(now);
         let done = self.queue.take_finished();
@@ -96,7 +96,7 @@ impl Sim {
         done.into_iter().map(fate).collect()
     }
 
-    /// What becomes of these requests and of those in line, up to `end`.
+    /// The outcomes of these requests and of the waiters, up to `end`.
     pub(super) fn run(&mut self, mut arrivals: Vec<Arrival>, end: Timestamp) -> Vec<Fate> {
         arrivals.sort_by_key(|arrival| arrival.nanos);
         let mut arrivals = arrivals.into_iter().peekable();

@@ -1,5 +1,5 @@
-//! Where a store's file really is: one absolute path, whatever name it was opened by and whichever folder
-//! the process goes to later.
+//! The real location of a quota file: one absolute path, whatever name it was opened by, and whichever
+//! folder the process changes to later.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// As many links as the system follows.
 const MAX_LINKS: u32 = 40;
 
-/// The file that a path leads to, through links; it need not be there yet, but its folder must.
+/// Resolves the links of a path. The file may not exist yet, but its folder must.
 pub(super) fn resolve_path(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
     for _ in 0..MAX_LINKS {
@@ -17,7 +17,7 @@ pub(super) fn resolve_path(path: &Path) -> io::Result<PathBuf> {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         };
         let found = fs::canonicalize(folder)?.join(name);
-        // Also a link that leads to nothing yet: what is made then is what it names.
+        // Follows also a link to a missing file, because creating the file creates the link's target.
         match fs::read_link(&found) {
             Ok(target) => path = found.with_file_name(target),
             Err(_) => return Ok(found),
@@ -26,7 +26,7 @@ pub(super) fn resolve_path(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many links"))
 }
 
-/// How many names a file has: hard links, which no path tells.
+/// The number of names (hard links) of a file, which a path doesn't show.
 #[cfg(unix)]
 pub(super) fn hard_link_count(file: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
@@ -66,7 +66,7 @@ mod tests {
         symlink("data/quotas", folder.join("link")).unwrap();
         symlink(folder.join("link"), folder.join("far")).unwrap();
         symlink(folder.join("data"), folder.join("other")).unwrap();
-        // Before the file is there, and after.
+        // Before the file exists, and after.
         for _ in 0..2 {
             for name in ["data/quotas", "data/../link", "link", "far", "other/quotas"] {
                 assert_eq!(resolve_path(&folder.join(name)).unwrap(), file, "{name}");

@@ -4,7 +4,7 @@ use super::*;
 use crate::quota::Quota;
 use crate::quota::entry::{PeriodAccount, UsageLot};
 
-/// What a file says of each key, by the periods of its accounts.
+/// The contents of a file: for each key, the lots of its accounts by period.
 type State = Vec<(Vec<u8>, Vec<(String, Vec<UsageLot>)>)>;
 
 fn account(quota: &Quota, lots: &[(u64, u64)]) -> PeriodAccount {
@@ -16,7 +16,7 @@ fn account(quota: &Quota, lots: &[(u64, u64)]) -> PeriodAccount {
     account
 }
 
-/// A key with these lots of days, and those of them that are odd in a rolling week too.
+/// A key with these daily lots; those at odd positions count in a rolling week too.
 fn entry(key: &str, lots: &[(u64, u64)]) -> QuotaEntry {
     let own = account(&Quota::per_day(1), lots);
     let mut entry = QuotaEntry::new(Arc::from(key.as_bytes()), 0, own);
@@ -61,7 +61,7 @@ fn try_read(bytes: &[u8]) -> Result<(State, u64), FileError> {
     Ok((state(&contents), contents.torn_bytes))
 }
 
-/// A file as a process leaves it that was killed, how long it was after each write, and what it said.
+/// The file of a killed process, with its length and its contents after each write.
 struct Sample {
     bytes: Vec<u8>,
     steps: Vec<(usize, State)>,
@@ -129,7 +129,7 @@ fn after_a_failed_append_only_a_base_will_do() {
     let a = entry("a", &[(10, 1)]);
     store.write_base(batch(&[a], &[]), FileEnd::Open).unwrap();
     assert!(!store.needs_base());
-    // A handle that can't be written to, as a disk that is full.
+    // A handle that can't be written to stands for a full disk.
     let right = store.file.replace(File::open(&path).unwrap());
     let b = entry("b", &[(10, 2)]);
     assert!(store.append(batch(std::slice::from_ref(&b), &[])).is_err());
@@ -138,7 +138,7 @@ fn after_a_failed_append_only_a_base_will_do() {
     assert!(store.append(batch(std::slice::from_ref(&b), &[])).is_err());
     store.write_base(batch(&[b], &[]), FileEnd::Open).unwrap();
     assert!(!store.needs_base());
-    // Somebody else writes to the file, or takes it away.
+    // Another process writes to the file, or removes it.
     let right = fs::read(&path).unwrap();
     fs::write(&path, &right[1..]).unwrap();
     assert!(store.needs_base());
@@ -164,7 +164,7 @@ fn a_folder_that_was_taken_away_and_is_anothers_by_now_is_left_to_it() {
     fs::rename(&folder, &away).unwrap();
     fs::create_dir(&folder).unwrap();
     let (mut second, _) = QuotaFile::open(&path).unwrap();
-    // As long as the other, and yet another.
+    // As long as the first, and then different.
     second.write_base(base("b"), FileEnd::Open).unwrap();
     assert!(first.needs_base() && !second.needs_base());
     let why = first.write_base(base("a"), FileEnd::Open).unwrap_err();
@@ -177,7 +177,7 @@ fn a_folder_that_was_taken_away_and_is_anothers_by_now_is_left_to_it() {
         state.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
     };
     assert_eq!(keys(), [b"b"]);
-    // Once nobody has it any more it is the first one's again.
+    // Once it is unlocked, the first limiter gets it back.
     drop(second);
     first.write_base(base("a"), FileEnd::Open).unwrap();
     assert_eq!(keys(), [b"a"]);
@@ -200,7 +200,7 @@ fn a_file_cut_anywhere_is_an_error_or_an_earlier_state() {
                 assert_eq!(state, *expected, "{length}");
                 assert_eq!(torn, (length - bytes) as u64, "{length}");
             }
-            // The base is written as a whole, so a part of it is no crash.
+            // The base is written as a whole, so a partial one is not from a crash.
             (Err(_), None) => {}
             (Ok(_), None) => panic!("read {length} bytes, less than the base"),
             (Err(error), Some(_)) => panic!("{length}: {error}"),
@@ -252,7 +252,7 @@ fn overwritten_and_shuffled_stretches_are_errors_or_earlier_states() {
             }
         }
     }
-    // A batch twice, or two in the wrong order, is found by its number.
+    // A duplicate or swapped batch is detected by its number.
     let [(base, _), (first, _), (second, _), _] = sample.steps[..] else {
         panic!("four writes");
     };
@@ -262,12 +262,12 @@ fn overwritten_and_shuffled_stretches_are_errors_or_earlier_states() {
         let text = try_read(&bytes).unwrap_err().to_string();
         assert!(text.contains("a batch is out of order at byte"), "{text}");
     }
-    // What a power failure may leave: a tail of zeros, or of what was there before.
+    // What a power failure may leave: a tail of zeros, or of earlier contents.
     let bytes = [&sample.bytes[..second], &[0; 4096][..]].concat();
     assert_eq!(try_read(&bytes).unwrap().0, *states[2]);
 }
 
-/// The bytes of a file with one key, and then a batch of these; and where the batch begins.
+/// A file with one key followed by a batch of these keys, and the offset of the batch.
 fn with_keys(name: &str, keys: &[Vec<u8>]) -> (Vec<u8>, usize) {
     let folder = std::env::temp_dir().join(format!("tollgate-store-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -294,11 +294,11 @@ fn with_keys(name: &str, keys: &[Vec<u8>]) -> (Vec<u8>, usize) {
 
 #[test]
 fn a_key_that_looks_like_a_batch_is_none() {
-    // All that an attacker who chooses keys can know: the batches of another file.
+    // The most that an attacker who chooses keys can know: the batches of another file.
     let (theirs, base) = with_keys("theirs", &[b"a".to_vec()]);
     let (bytes, _) = with_keys("looks", &[theirs[base..].to_vec()]);
     assert_eq!(try_read(&bytes).unwrap().0.len(), 2);
-    // A crash has cut the last batch short, behind the key.
+    // A crash has cut the last batch short, after the key.
     let (state, torn) = try_read(&bytes[..bytes.len() - 1]).unwrap();
     assert_eq!((state.len(), torn > 0), (1, true));
 }
@@ -310,7 +310,7 @@ fn recovery_sums_no_byte_twice_whatever_keys_hold() {
         .collect();
     let (theirs, base) = with_keys("long", &long);
     let start = &theirs[base..base + FRAME_BYTES];
-    // Keys full of starts of a long batch, in a file that a crash has cut short.
+    // Keys full of batch headers that announce a long batch, in a file that a crash has cut short.
     let keys: Vec<_> = (0..400u32)
         .map(|key| [&key.to_le_bytes()[..], &start.repeat(8)].concat())
         .collect();

@@ -1,4 +1,4 @@
-//! Waiting for an estimate: a wait in line that holds what it gets.
+//! Waiting for an estimate: a queued acquire that holds the charge it gets.
 
 use std::sync::Arc;
 
@@ -14,15 +14,16 @@ where
     K: Eq + Clone + Send + Sync + 'static,
     C: Clock + 'static,
 {
-    /// Waits in the same line, and holds what it gets until it is known what was spent: as a
-    /// [`CompositeLimiter::hold`](crate::CompositeLimiter::hold) of an [estimate](Limit::estimated) that waits for its turn. Dropping the future frees its
-    /// place, and gives back what it may hold already.
+    /// Waits in the same queue, and holds the charge until the actual cost is known: a
+    /// [`CompositeLimiter::hold`](crate::CompositeLimiter::hold) of an [estimate](Limit::estimated)
+    /// that queues. Dropping the future leaves the queue and refunds a charge that it got already.
     ///
-    /// A key that has no room in a full table doesn't wait.
+    /// A key that doesn't fit into a full table is denied without waiting.
     ///
     /// # Errors
-    /// [`RateDenied`] at once if it can never pass, not in time, or too many are waiting; later if its time is over, as nobody knows when
-    /// others settle what they hold.
+    /// [`RateDenied`] immediately if the cost can never pass or can't pass before the timeout, or if
+    /// the queue is full. Later if the timeout passes, because nobody knows when others settle what
+    /// they hold.
     ///
     /// ```
     /// # #[cfg(feature = "tokio")]
@@ -101,7 +102,7 @@ where
     }
 }
 
-/// What a wait holds if it passes.
+/// The charge that a waiter holds once it is granted.
 struct AwaitedHold {
     level: Limit<'static>,
     terms: ReservationTerms,
@@ -109,7 +110,7 @@ struct AwaitedHold {
 }
 
 impl AwaitedHold {
-    /// It passed: what it got was put there before anybody could see that it had.
+    /// The waker stored the charge before it completed the wait, so it is here by now.
     fn hold(self) -> CostReservation<'static> {
         let taken = self.held.take();
         let taken = taken.map(|(ticket, until)| (LevelCharge::Charge(ticket), until));

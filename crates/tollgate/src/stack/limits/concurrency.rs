@@ -1,4 +1,4 @@
-//! Concurrency limits as levels: by slots, which a request holds while it runs.
+//! Concurrency limits in a composite limiter: permits that a request holds while it runs.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::stack::level::LimitRef;
 use crate::stack::limit::{ClockReading, ComposableLimit, LevelCharge, LimitScope};
 use crate::stack::{HeldResource, PermitPointer};
 
-/// How full a limit is, as a decision about so much more.
+/// The decision about a cost, by how many permits are in use.
 fn occupancy_decision(look: &Occupancy, cost: u64) -> Decision {
     let fits = u32::try_from(cost).is_ok_and(|weight| look.fits(weight));
     let outcome = match cost {
@@ -42,7 +42,8 @@ fn occupancy_decision(look: &Occupancy, cost: u64) -> Decision {
     )
 }
 
-/// A slot, or why not. A cost of 0 needs none, even if more is in use than there is room for.
+/// Acquires a permit, or returns the denial. A cost of 0 needs no permit, even if the limit is
+/// exceeded.
 #[inline]
 fn try_charge(
     now: Timestamp,
@@ -54,17 +55,17 @@ fn try_charge(
     }
     enter(u32::try_from(cost).unwrap_or(u32::MAX))
         .map(LevelCharge::Permit)
-        .map_err(|refused| {
-            let mut told = occupancy_decision(refused.occupancy(), cost);
-            if told.is_allowed() {
-                // One was given back after it was refused, and before it was looked why.
-                told.outcome = Outcome::Denied;
+        .map_err(|denied| {
+            let mut decision = occupancy_decision(denied.occupancy(), cost);
+            if decision.is_allowed() {
+                // A permit was released between the denial and this peek. The request stays denied.
+                decision.outcome = Outcome::Denied;
             }
-            told
+            decision
         })
 }
 
-/// Ends a slot whose request came to nothing.
+/// Cancels the permit of a request that another limit denied.
 fn settle_permit(taken: LevelCharge, spent: u64) {
     if let (LevelCharge::Permit(permit), 0) = (taken, spent) {
         permit.cancel();

@@ -1,4 +1,5 @@
-//! Keys of an exact table as levels, and the estimates that they hold until those are settled.
+//! Keys of a `StoredKeyLimiter` in a composite limiter, with the estimates that they hold until
+//! settlement.
 
 use tollgate_core::{Decision, Timestamp};
 

@@ -1,4 +1,4 @@
-//! Keys of a table as levels.
+//! Keys of a `KeyedLimiter` in a composite limiter.
 
 use tollgate_core::{Decision, Timestamp};
 
@@ -46,7 +46,7 @@ impl<C: Clock, T: Send + Sync> ComposableKeyedLimit for KeyedLimiter<C, T> {
         FastCharge::new(after, pace, cost)
     }
 
-    /// A word has no room to track what is out, so either all of it was spent or none.
+    /// One word has no room to track open estimates, so either all of the charge was spent or nothing.
     fn settle(&self, key: &KeyRate, now: Timestamp, taken: LevelCharge, spent: u64) {
         if let (LevelCharge::Charge(ticket), 0) = (taken, spent) {
             self.rated(*key).cancel_in_order(now, &ticket);

@@ -1,4 +1,4 @@
-//! One limiter as a level.
+//! A single `Limiter` in a composite limiter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +59,8 @@ impl<C: Clock> ComposableLimit for Limiter<C> {
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<LevelCharge, Decision> {
         let limiter = &self;
         let held = limiter.visit(None, |state| {
-            // Callers that haven't seen the mark read the clock before it was set: none of them has a later
-            // time than this.
+            // Callers that haven't seen the mark read the clock before it was set, so none of them has
+            // a later time than this reading.
             let now = now.max(self.clock.now());
             state.waits.advance(limiter, now);
             if let Some(behind) =

@@ -1,4 +1,4 @@
-//! Keys of a quota as levels.
+//! Keys of a quota in a composite limiter.
 
 use std::borrow::Borrow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Leaves of a tree as levels.
+//! Leaves of a tree in a composite limiter.
 
 use tollgate_core::{Decision, Timestamp};
 
@@ -17,7 +17,7 @@ impl<C: Clock> ComposableLimit for TreeLevel<'_, C> {
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        // A cost of 0 only looks; a refused one lets the tree know that its class wants.
+        // A cost of 0 only peeks. A denied cost registers the demand of its class with the tree.
         match cost {
             0 => self.tree.peek_at(now, self.leaf, 0).decision,
             _ => self.tree.peek_with_demand_at(now, self.leaf, cost).decision,
@@ -31,7 +31,7 @@ impl<C: Clock> ComposableLimit for TreeLevel<'_, C> {
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<LevelCharge, Decision> {
         match self.tree.charge_at(now, self.leaf, cost) {
-            // Boxed, because it holds a booking of every class up to the root.
+            // Boxed, because it holds a charge of every class up to the root.
             Ok(receipt) => Ok(LevelCharge::Tree(Box::new(receipt))),
             Err(ruling) => Err(ruling.decision),
         }

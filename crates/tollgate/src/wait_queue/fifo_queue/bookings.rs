@@ -1,9 +1,11 @@
-//! What is booked ahead while somebody waits: a reservation is made behind the waiters, so their turns are booked first.
+//! Bookings in advance while somebody waits: a reservation is made behind the waiters, so their charges
+//! are booked first.
 //!
-//! A booking isn't a certain waiter's. The line has the bookings in the order of their times and the waiters in the order
-//! in which they came, and when the time of a booking comes, the first waiters that it suffices for pass. So a waiter that
-//! leaves, or a reservation that is cancelled, leaves a gap that the next one takes, and nothing has to be moved. What is
-//! booked behind the last reservation that is still wanted is taken back, the latest first, as if it had never been booked.
+//! A booking doesn't belong to a certain waiter. The queue keeps the bookings in the order of their
+//! times and the waiters in the order in which they came. When a booking is due, the first waiters
+//! whose cost it covers pass. So a waiter that leaves, or a cancelled reservation, leaves a gap that
+//! the next waiter takes, and nothing has to be moved. Bookings behind the last active reservation are
+//! cancelled, the latest first, as if they had never been made.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,17 +20,18 @@ use super::{FifoQueue, FifoWaiter, WaitResult};
 use crate::RateDenied;
 use crate::cell::{CancelScope, ChargeTicket};
 
-/// How many waiters are looked at for one that a booking suffices for.
+/// How many waiters are checked for one whose cost a booking covers.
 const MAX_LOOKAHEAD: usize = 64;
 
-/// The bookings of one line.
+/// The bookings of one queue.
 #[derive(Debug)]
 pub(super) struct Bookings<T> {
-    /// In the order in which they were charged, which is the order of their times. All lie ahead.
+    /// In the order in which they were charged, which is the order of their times. All lie in the
+    /// future.
     upcoming: VecDeque<Booking<T>>,
-    /// Reservations whose time has come and that nobody has used, kept or cancelled yet.
+    /// Reservations that are due and were not used, kept or cancelled yet.
     past: Vec<Booking<T>>,
-    /// What is booked for waiters, in sum.
+    /// The sum of the bookings for waiters.
     open_cost: u128,
 }
 
@@ -40,20 +43,21 @@ struct Booking<T> {
     holder: BookingHolder,
 }
 
-/// Whom a booking is for.
+/// The holder of a booking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BookingHolder {
-    /// Whoever waits.
+    /// The waiters.
     Waiters,
     /// The reservation of this number.
     Reservation(u64),
-    /// Somebody who keeps its time by other means, and doesn't come back.
+    /// A reservation that was used, or whose holder waits until its time by other means. It isn't
+    /// cancelled any more.
     UsedReservation,
 }
 
 /// Which bookings serve which waiters, if nobody comes or leaves.
 struct BookingPlan {
-    /// Waiters that no booking is left for, first come first.
+    /// Waiters without a booking, first in, first out.
     unserved: VecDeque<(WaiterId, u64)>,
     /// A booking that no waiter needs.
     free: Option<usize>,
@@ -81,14 +85,14 @@ impl<T> Bookings<T> {
         Some(booking)
     }
 
-    /// The first reservation's time has come.
+    /// The first reservation is due.
     fn retire_first(&mut self) {
         let over = self.upcoming.pop_front();
         self.past
             .extend(over.filter(|it| it.holder != BookingHolder::UsedReservation));
     }
 
-    /// Takes out the first booking for waiters. The times of reservations before it have come, too.
+    /// Takes out the first booking for waiters. Reservations before it are due, too.
     fn take_next(&mut self) -> Option<Booking<T>> {
         while self.upcoming.front()?.holder != BookingHolder::Waiters {
             self.retire_first();
@@ -106,7 +110,7 @@ impl<T> Bookings<T> {
         }
     }
 
-    /// Where the booking of a reservation is.
+    /// The position of a reservation's booking.
     fn find(&self, number: u64, at: Timestamp) -> Option<usize> {
         let start = self.upcoming.partition_point(|it| it.ticket.at() < at);
         let same = self
@@ -137,34 +141,35 @@ fn waiters_cost<T>(booking: &Booking<T>) -> u128 {
     }
 }
 
-/// A number that no other reservation of this process has, so that a handle finds its own booking or none.
+/// A number that no other reservation of this process has, so that a handle finds its own booking or
+/// none.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<T: Clone + fmt::Debug> FifoQueue<T> {
-    /// What is booked for waiters, in sum.
+    /// The sum of the bookings for waiters.
     pub(super) fn open_cost_total(&self) -> u128 {
         self.bookings
             .as_ref()
             .map_or(0, |bookings| bookings.open_cost)
     }
 
-    /// Whether anything is booked ahead.
+    /// Whether there are upcoming bookings.
     pub(super) fn is_booked_ahead(&self) -> bool {
         let bookings = self.bookings.as_ref();
         bookings.is_some_and(|bookings| !bookings.upcoming.is_empty())
     }
 
-    /// When the first booking that is for waiters comes up.
+    /// When the first booking for waiters is due.
     pub(super) fn next_booking(&self) -> Option<Timestamp> {
         let mut ahead = self.bookings.as_ref()?.upcoming.iter();
         let first = ahead.find(|it| it.holder == BookingHolder::Waiters)?;
         Some(first.ticket.at())
     }
 
-    /// When a booking comes up that nobody in line needs and that suffices for this cost, as near as is known.
+    /// The estimated time of a booking that no waiter needs and that covers this cost.
     pub(super) fn spare_booking(&self, cost: u64) -> Option<Timestamp> {
         let bookings = self.bookings.as_ref()?;
         let spare = bookings.open_cost.checked_sub(self.queue.cost())?;
@@ -178,7 +183,8 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         Some(found.ticket.at())
     }
 
-    /// Makes a reservation behind all waiters, whose turns are booked first; or takes a booking that none of them needs.
+    /// Makes a reservation behind all waiters, after booking their charges; or takes a booking that no
+    /// waiter needs.
     ///
     /// After an [`advance`](Self::advance) to this time.
     pub(crate) fn reserve(
@@ -215,7 +221,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         })
     }
 
-    /// Books the turns of waiters that no booking serves, in order.
+    /// Books charges for waiters that no booking serves, in order.
     fn book_for_waiters(
         &mut self,
         meter: &DynQueueLimit<'_, T>,
@@ -242,7 +248,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         Ok(())
     }
 
-    /// Plays the bookings that lie ahead as if their times came.
+    /// Simulates which waiters the upcoming bookings serve.
     fn plan(&self, meter: &DynQueueLimit<'_, T>, cost: u64) -> BookingPlan {
         let mut unserved = VecDeque::with_capacity(self.queue.len());
         let mut next = self.queue.first();
@@ -278,7 +284,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         place.is_some_and(|place| can_use_booking(meter, place))
     }
 
-    /// The time of the first booking for waiters has come: the first waiters that it suffices for pass.
+    /// Serves the first booking for waiters, which is due: the first waiters whose cost it covers pass.
     pub(super) fn serve_booking(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let next = self.bookings.as_mut().and_then(|it| it.take_next());
         let Some(booking) = next else { return };
@@ -289,7 +295,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             next = place.next();
             if place.cost <= left && can_use_booking(meter, place) {
                 left -= place.cost;
-                // What several share can't be given back by one of them.
+                // One of several waiters that share a booking can't refund it.
                 place.data.ticket = (place.cost == booking.cost).then_some(booking.ticket);
                 self.finish(id, Ok(at));
             } else {
@@ -300,14 +306,14 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             }
         }
         if left == booking.cost {
-            // Nobody wanted it; what nothing was built on comes back.
+            // No waiter used it; the part that no later decision relies on is refunded.
             meter.cancel(&booking.terms, now, &booking.ticket, CancelScope::Unused);
         }
         self.drop_if_unused();
     }
 
-    /// What was booked until now isn't ahead any more: reservations may still be cancelled, and what nobody waits for is
-    /// over.
+    /// Retires the bookings up to now: their reservations may still be cancelled, and those that no
+    /// waiter needs end.
     pub(super) fn retire_past_bookings(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         while let Some(bookings) = &mut self.bookings
             && let Some(first) = bookings.upcoming.front()
@@ -323,8 +329,8 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         }
     }
 
-    /// Cancels a reservation: its booking is for waiters from now on, and all that is booked behind the last
-    /// reservation that is still wanted is taken back.
+    /// Cancels a reservation: waiters get its booking, and all bookings behind the last active
+    /// reservation are cancelled.
     pub(crate) fn cancel(
         &mut self,
         meter: &DynQueueLimit<'_, T>,
@@ -346,7 +352,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         self.update_due(meter);
     }
 
-    /// A reservation was used, or is kept by other means: it isn't cancelled any more.
+    /// A reservation was used, or is kept by other means: it can't be cancelled any more.
     pub(crate) fn end_reservation(&mut self, number: u64, at: Timestamp) {
         let Some(bookings) = &mut self.bookings else {
             return;
@@ -359,7 +365,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         self.drop_if_unused();
     }
 
-    /// Takes back what is booked for waiters behind the last reservation, the latest first.
+    /// Cancels the bookings for waiters behind the last reservation, the latest first.
     pub(super) fn cancel_trailing_bookings(
         &mut self,
         meter: &DynQueueLimit<'_, T>,
@@ -369,7 +375,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             && let Some(last) = bookings.upcoming.back()
             && last.holder == BookingHolder::Waiters
         {
-            // Something else was charged since, so waiters take it when its time comes.
+            // Another charge was made since, so waiters get the booking when it is due.
             if !meter.cancel(&last.terms, now, &last.ticket, CancelScope::Whole) {
                 break;
             }
@@ -378,8 +384,8 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
         self.drop_if_unused();
     }
 
-    /// The limit is about to change: no waiter is booked any more, so that all of them pass by the new limit.
-    /// Reservations keep their times, and what they were charged stays charged.
+    /// Cancels all bookings of waiters before a change of the limit, so that they pass by the new
+    /// limit. Reservations keep their times, and their charges stay charged.
     pub(crate) fn cancel_all_bookings(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let Some(mut bookings) = self.bookings.take() else {
             return;
@@ -394,17 +400,17 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
             }
         }
         for booking in reserved.iter().rev() {
-            // It passed further ahead before, so it passes now.
+            // It passed further in advance before, so it passes now.
             let _ = meter.book(&booking.terms, now, booking.cost, Duration::MAX);
         }
     }
 
-    /// What was booked is forgotten with all else that the limit had counted.
+    /// Drops all bookings, together with everything else that the limit had counted.
     pub(crate) fn forget_bookings(&mut self) {
         self.bookings = None;
     }
 
-    /// Bookings are kept only while somebody waits, or may cancel a reservation.
+    /// Drops the bookings if nobody waits or may cancel a reservation.
     pub(super) fn drop_if_unused(&mut self) {
         let is_over = self.bookings.as_ref().is_some_and(|bookings| {
             let is_empty = bookings.upcoming.is_empty() && bookings.past.is_empty();
@@ -416,7 +422,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
     }
 }
 
-/// Whether a waiter can pass by what is booked.
+/// Whether a booking covers the cost of a waiter.
 fn can_use_booking<T: Clone + fmt::Debug>(
     meter: &DynQueueLimit<'_, T>,
     place: &WaiterPlace<WaitResult, FifoWaiter<T>>,
