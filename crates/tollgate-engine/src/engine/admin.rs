@@ -23,7 +23,7 @@ impl<B: Backend> Engine<B> {
     /// Counts the decisions of up to `limiters` limiters by name; those of further limiters are counted together. See
     /// [`counters`](Self::counters) for what is counted. By default, an engine counts nothing.
     ///
-    /// Each limiter takes 104 bytes per core, and four more limiters' worth of memory is always taken.
+    /// Each limiter takes 104 bytes in each of as many stripes as there are cores, plus four.
     #[must_use]
     pub fn with_counters(mut self, limiters: usize) -> Self {
         let (pipeline, tallies) = (&self.pipeline, Tallies::new(limiters));
