@@ -14,7 +14,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 pub enum Severity {
-    /// The policy can be used, but it may not do what was meant.
+    /// The policy can be used, but may not do what was intended.
     Warning,
     /// The policy can't be used.
     Error,

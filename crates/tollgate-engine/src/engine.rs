@@ -149,11 +149,11 @@ impl<B: Backend> Engine<B> {
     ///     }
     /// }
     ///
-    /// let refused = DeniedRequest::default();
+    /// let denied = DeniedRequest::default();
     /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/s}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, memory)?.with_observer(refused.clone());
+    /// let engine = Engine::new(policy, memory)?.with_observer(denied.clone());
     /// let _ = (engine.decide(&Facts::new()), engine.decide(&Facts::new()));
-    /// assert_eq!(refused.0.load(Ordering::Relaxed), 1);
+    /// assert_eq!(denied.0.load(Ordering::Relaxed), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -434,9 +434,9 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::{Engine, Policy};
     /// let text = "limits: [{name: logins, match: {path: /login}, key: [ip, header.x-app], rate: 5/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
-    /// let mut asked: Vec<_> = engine.required_facts().iter().map(|name| name.to_string()).collect();
-    /// asked.sort();
-    /// assert_eq!(asked, ["header.x-app", "ip", "path"]);
+    /// let mut required: Vec<_> = engine.required_facts().iter().map(|name| name.to_string()).collect();
+    /// required.sort();
+    /// assert_eq!(required, ["header.x-app", "ip", "path"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
@@ -506,8 +506,8 @@ impl<B: Backend> Engine<B> {
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let engine = Engine::new(read("limits: [{name: all, rate: 1/s, over: wait 9s}]")?, memory)?;
     /// let decide = async || {
-    ///     let (asked, facts) = (engine.required_facts().into_owned(), Facts::new());
-    ///     let on = DecideOptions::new().with_known_facts(&asked).without_waiting();
+    ///     let (required, facts) = (engine.required_facts().into_owned(), Facts::new());
+    ///     let on = DecideOptions::new().with_known_facts(&required).without_waiting();
     ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.allowed().is_some()));
     ///     // It doesn't wait in a queue.
     ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.denied().is_some()));

@@ -139,19 +139,19 @@ impl fmt::Display for RuleStatus<'_> {
 /// - {name: robots, match: {user: our-robot}, unlimited: true, replaces: per-user}
 /// ";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
-/// let told = |facts: &Facts<'_>| {
+/// let explained = |facts: &Facts<'_>| {
 ///     let entries = explain(&policy, facts);
 ///     entries.iter().map(|entry| entry.standing.to_string()).collect::<Vec<_>>()
 /// };
 /// assert_eq!(
-///     told(&Facts::new().with("user", "42")),
+///     explained(&Facts::new().with("user", "42")),
 ///     [
 ///         "it is for every request; its key is user=42",
 ///         "tenant is not known, and it counts by that",
 ///         "user is \"42\", and should be \"our-robot\"",
 ///     ]
 /// );
-/// assert_eq!(told(&Facts::new().with("user", "our-robot"))[0], "\"robots\" replaces it");
+/// assert_eq!(explained(&Facts::new().with("user", "our-robot"))[0], "\"robots\" replaces it");
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {

@@ -22,8 +22,8 @@
 //! let facts = Facts::new().with("user", "ada").with("path", "/api/orders");
 //! match engine.decide(&facts) {
 //!     // Keep it while the request runs: it holds the request's permits.
-//!     RequestDecision::Allowed(passed) => println!("served: {}", passed.decision()),
-//!     RequestDecision::Denied(refused) => println!("429 by {}: {}", refused.cause(), refused.decision()),
+//!     RequestDecision::Allowed(allowed) => println!("served: {}", allowed.decision()),
+//!     RequestDecision::Denied(denied) => println!("429 by {}: {}", denied.cause(), denied.decision()),
 //! }
 //! assert!(engine.decide(&facts).allowed().is_some());
 //! assert!(engine.decide(&facts).denied().is_some()); // the third within a minute

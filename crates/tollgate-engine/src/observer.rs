@@ -54,7 +54,7 @@ pub trait Observer: Send + Sync {
 /// impl Observer for Log {
 ///     fn on_decision(&self, event: &Event<'_>) {
 ///         if let (Some(key), Some(reason)) = (event.key, event.reason) {
-///             println!("{} refused {:x?}: {reason}", event.cause, key.fingerprint());
+///             println!("{} denied {:x?}: {reason}", event.cause, key.fingerprint());
 ///         }
 ///     }
 ///

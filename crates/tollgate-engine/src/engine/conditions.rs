@@ -82,8 +82,8 @@ impl<'a> DecideOptions<'a> {
 /// ```
 /// use tollgate_engine::RequiredFacts;
 ///
-/// fn reads_addresses(asked: &RequiredFacts) -> bool {
-///     asked.iter().any(|name| &**name == "ip")
+/// fn reads_addresses(required: &RequiredFacts) -> bool {
+///     required.iter().any(|name| &**name == "ip")
 /// }
 /// ```
 #[derive(derive_more::Debug)]
@@ -108,9 +108,9 @@ impl RequiredFacts {
     /// # use tollgate_engine::{Engine, Policy};
     /// let text = "limits: [{name: a, match: {header.x-app: web}, key: header.x-api-key, rate: 5/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
-    /// let asked = engine.required_facts();
-    /// let compared: Vec<_> = (0..asked.len()).filter(|number| asked.is_only_compared(*number)).collect();
-    /// assert_eq!((compared.len(), &*asked[compared[0]]), (1, "header.x-app"));
+    /// let required = engine.required_facts();
+    /// let compared: Vec<_> = (0..required.len()).filter(|number| required.is_only_compared(*number)).collect();
+    /// assert_eq!((compared.len(), &*required[compared[0]]), (1, "header.x-app"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_only_compared(&self, number: usize) -> bool {

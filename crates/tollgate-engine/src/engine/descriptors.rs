@@ -49,8 +49,8 @@ pub(super) use tree_lookup::{TreeInput, TreeLookups};
 ///     DescriptorDecision::Denied(_) => panic!("the first in an hour"),
 /// }
 /// let second = engine.decide_descriptors("edge", &ada, 1);
-/// let refused = second.denied().expect("the second");
-/// assert_eq!((refused.retry_after.as_secs(), refused.decider), (3_600, Some(0)));
+/// let denied = second.denied().expect("the second");
+/// assert_eq!((denied.retry_after.as_secs(), denied.decider), (3_600, Some(0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -100,7 +100,7 @@ pub struct AllowedDescriptors {
 /// # let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
 /// use tollgate_engine::engine::DescriptorFindings;
 ///
-/// let log = |told: &DescriptorFindings| format!("{:?} decided, {:?}", told.decider, told.retry_after);
+/// let log = |findings: &DescriptorFindings| format!("{:?} decided, {:?}", findings.decider, findings.retry_after);
 /// let ada = [Descriptor::new(&[("user", "ada")])];
 /// assert_eq!(log(&engine.decide_descriptors("edge", &ada, 1)), "Some(0) decided, 0ns");
 /// assert_eq!(log(&engine.decide_descriptors("edge", &ada, 1)), "Some(0) decided, 3600s");

@@ -45,12 +45,12 @@ pub(crate) use cause::{DecidedBy, deny_reason};
 ///         // The request runs here, or in a task that `passed.into_permits()` is moved into.
 ///         drop(passed);
 ///     }
-///     RequestDecision::Denied(refused) => println!("429: {}", refused.cause()),
+///     RequestDecision::Denied(denied) => println!("429: {}", denied.cause()),
 /// }
-/// let RequestDecision::Denied(refused) = engine.decide(&facts) else { panic!("the second in a minute") };
-/// assert_eq!(refused.cause(), Cause::Rule("per-user"));
-/// assert_eq!(refused.key().expect("by user").to_string(), "user=42");
-/// assert_eq!(refused.decision().wait_or_max().as_secs(), 60);
+/// let RequestDecision::Denied(denied) = engine.decide(&facts) else { panic!("the second in a minute") };
+/// assert_eq!(denied.cause(), Cause::Rule("per-user"));
+/// assert_eq!(denied.key().expect("by user").to_string(), "user=42");
+/// assert_eq!(denied.decision().wait_or_max().as_secs(), 60);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -94,8 +94,8 @@ pub struct AllowedRequest<'f>(DecisionDetails<'f>);
 /// # let text = "block: [{ip: 203.0.113.0/24}]";
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new().with("ip", "203.0.113.7");
-/// let RequestDecision::Denied(refused) = engine.decide(&facts) else { panic!("it is blocked") };
-/// assert_eq!(refused.cause().to_string(), "block[0]");
+/// let RequestDecision::Denied(denied) = engine.decide(&facts) else { panic!("it is blocked") };
+/// assert_eq!(denied.cause().to_string(), "block[0]");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(derive_more::Debug)]
@@ -261,7 +261,7 @@ impl AllowedRequest<'_> {
     /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
     /// let RequestDecision::Allowed(mut passed) = engine.decide(&facts) else { panic!("the first") };
-    /// let permits = passed.take_permits().expect("a slot");
+    /// let permits = passed.take_permits().expect("a permit");
     /// assert_eq!(passed.decision().remaining, 0);
     /// assert!(passed.take_permits().is_none());
     /// # drop(permits);

@@ -33,17 +33,17 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// let check = limit.check(&ada, 1);
 /// let (cache, version) = (DenyCache::new(100), DenyVersion(0, 0));
 /// let half = Duration::from_millis(500);
-/// let refused = Decision::new(Outcome::Denied, 2, 0, half, 2 * half);
+/// let denied = Decision::new(Outcome::Denied, 2, 0, half, 2 * half);
 /// let at = Timestamp::from_millis;
-/// cache.record_denial(&check, &refused, at(0), version);
+/// cache.record_denial(&check, &denied, at(0), version);
 /// let (_, again) = cache.find_denial(&[check], at(100), version).expect("for 400 ms");
 /// assert_eq!(again.wait_or_max(), Duration::from_millis(400));
 /// assert!(cache.find_denial(&[check], at(500), version).is_none());
 ///
 /// // A longer denial is repeated for a second. Then one caller queries the backend, and the others repeat it.
 /// let minute = Duration::from_secs(60);
-/// let refused = Decision::new(Outcome::Denied, 2, 0, minute, 2 * minute);
-/// cache.record_denial(&check, &refused, at(0), version);
+/// let denied = Decision::new(Outcome::Denied, 2, 0, minute, 2 * minute);
+/// cache.record_denial(&check, &denied, at(0), version);
 /// assert!(matches!(cache.look_up(&[check], at(999), version), KnownDenial::Repeat(0, _)));
 /// let KnownDenial::Due(asks) = cache.look_up(&[check], at(1_000), version) else { panic!("a second is over") };
 /// assert!(matches!(cache.look_up(&[check], at(1_000), version), KnownDenial::Repeat(0, _)));

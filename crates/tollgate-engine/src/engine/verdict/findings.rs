@@ -24,7 +24,7 @@ use crate::policy::{Mode, OnStoreFailure};
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// use tollgate_engine::verdict::{Cause, DecisionDetails};
 ///
-/// let log = |told: &DecisionDetails<'_>| format!("{}, {} left", told.cause(), told.decision().remaining);
+/// let log = |details: &DecisionDetails<'_>| format!("{}, {} left", details.cause(), details.decision().remaining);
 /// assert_eq!(log(&engine.decide(&Facts::new())), "rule \"searches\", 9 left");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
