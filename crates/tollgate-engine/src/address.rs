@@ -181,6 +181,7 @@ impl Network {
         if length >= 96 {
             return (length - 96 >= bits.v4).then_some(first);
         }
+        // An address of the network just after those of the translator.
         let beside = Address::new(first.family, first.bits | 1 << 32);
         (length >= bits.v6).then_some(beside)
     }

@@ -268,6 +268,7 @@ impl<B: Backend> Engine<B> {
         let reloading = self.reload_lock.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         retired.retire(self.pipeline.activate_policy(policy)?);
+        // Waiters check again, because the new policy may allow them sooner.
         self.pipeline.wait_queues.release_all();
         Ok(())
     }

@@ -146,6 +146,7 @@ impl FactIndex {
         }
         let own = (head, name.len());
         let is_own = |(slot, short): (usize, &(u64, usize))| {
+            // The prefix and the length identify a name of at most eight bytes.
             *short == own && (name.len() <= 8 || *self.names[slot] == *name)
         };
         self.short.iter().enumerate().position(is_own)

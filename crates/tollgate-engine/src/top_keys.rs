@@ -143,6 +143,7 @@ impl TopDenials {
         } = refusal;
         let is_shadow = mode == Mode::Shadow;
         let mut hashed = HashWriter(self.hasher.build_hasher());
+        // Denials in shadow mode are counted apart from enforced ones of the same key.
         hashed.0.write_u8(u8::from(is_shadow));
         // Writing to a hasher never fails.
         let _ = write!(hashed, "{limiter}");

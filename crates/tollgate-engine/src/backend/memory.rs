@@ -374,6 +374,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     }
 
     fn deny_epoch(&self) -> Option<u64> {
+        // A lost race denies a request that had room, so its denial must not be repeated from a cache.
         Some(self.lost_races() + self.reset_epoch.load(Ordering::Acquire))
     }
 }

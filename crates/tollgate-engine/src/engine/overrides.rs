@@ -90,6 +90,7 @@ impl OverrideBook {
         let is_other =
             |other: &Override| other.target != order.target || other.act.name() != order.act.name();
         let others = self.overrides.iter().filter(|other| is_other(other));
+        // An override that is replaced doesn't count.
         if others.clone().count() >= MAX_OVERRIDES {
             return Err(OverrideError::Full);
         }

@@ -204,6 +204,7 @@ impl<B: Backend> Pipeline<B> {
         if let Some(tallies) = &self.recorder.tallies {
             rules.assign_tallies(tallies);
         }
+        // Locked until the policy is stored: an override that is added in between would apply to the old policy only.
         let mut book = self.lock_overrides();
         book.apply_to_policy(&self.override_context(&rules));
         self.rules.store(Arc::new(rules));

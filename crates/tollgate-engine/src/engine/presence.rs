@@ -19,6 +19,7 @@ impl FirstHundred {
     /// Counts one more, and returns whether it is the hundredth.
     #[cold]
     pub(crate) fn count_to_hundred(&self) -> bool {
+        // The load first: after the hundredth request, the counter is never written again.
         self.0.load(Ordering::Relaxed) < MAX_COUNTED
             && self.0.fetch_add(1, Ordering::Relaxed) == MAX_COUNTED - 1
     }

@@ -113,6 +113,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         trees: Option<&mut TreeCharge<'_, '_>>,
     ) -> Result<Option<Answer>, B::Error> {
         let gathered = self.request_match;
+        // Gates come first, because leaving one is free, while a charge would have to be refunded.
         let entered = match gathered
             .gates
             .is_some()

@@ -314,6 +314,7 @@ impl<'a> RequestMatch<'a> {
             self.now = Some(backend.now());
         }
         let mut met = InlineVec::<RuleMatch, INLINE>::new();
+        // In order: block entries have the lowest numbers, then exempt entries, so a block decides before an exemption.
         for number in matching.as_slice() {
             let Some(rule) = (*number as usize).checked_sub(first) else {
                 if self.is_decided_by_list(rules, *number as usize) {

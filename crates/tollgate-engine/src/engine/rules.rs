@@ -226,6 +226,7 @@ impl CompiledPolicy {
         let (exempt, block) = exempt_and_block_lists(&policy);
         let matches = on.iter().map(|rule| &rule.matches);
         let matches = block.iter().chain(exempt).chain(matches);
+        // Facts of keys, costs, tiers and classes are numbered by now. The matcher appends those of conditions.
         let values = draft.slots.names().len();
         let matcher = Matcher::with_slots(matches, draft.slots)?;
         draft.counters.retire_unused();

@@ -102,6 +102,7 @@ pub(super) fn save_engine<C: Clock + 'static, W: Clock + 'static>(
     file.words(&pipeline.hashers.seeds())?;
     file.words(&pipeline.hashers.probes())?;
     pipeline.rules.load().counters.save(file)?;
+    // Cloned, so that nobody waits for the lock while the file is written.
     let book = pipeline.lock_overrides().clone();
     book.save(file, pipeline.clocks.wall.now())?;
     pipeline.backend.save(file)

@@ -140,6 +140,7 @@ impl ListedLimit {
         match (self.decision.is_allowed(), &self.kind) {
             (false, _) => (
                 0,
+                // Inverted, so that the longest wait sorts first.
                 Duration::MAX.saturating_sub(self.decision.wait_or_max()),
                 left,
             ),

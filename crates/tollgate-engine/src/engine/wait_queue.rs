@@ -367,6 +367,7 @@ impl QueuePosition<'_> {
             }
         };
         drop(shard);
+        // After the lock: a waker may own the last reference to a task, whose drop may lock a queue.
         drop(replaced);
         self.turns.remove_waiters(lost);
         status

@@ -55,6 +55,7 @@ impl<B: Backend> Pipeline<B> {
     ) -> Result<Attempt, B::Error> {
         let attempt = self.decide_attempt(request, on, None).await?;
         if attempt.result.wait.is_some() && !on.is_immediate {
+            // Boxed, because few requests wait, and every caller's future has room for the largest step.
             return Box::pin(self.wait_and_retry(request, on, attempt)).await;
         }
         Ok(attempt)

@@ -293,6 +293,7 @@ impl Limit {
         let cut = |count: u64| {
             let (parts, all) = (u128::from(parts), u128::from(all.max(1)));
             let count = u128::from(count);
+            // At least one, unless the limit itself is zero.
             let cut = (count * parts).div_ceil(all).clamp(count.min(1), count);
             u64::try_from(cut).unwrap_or(u64::MAX)
         };

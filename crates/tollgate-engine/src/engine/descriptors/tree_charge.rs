@@ -200,6 +200,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             self.peek_groups(&[numbers], backend).await;
             return Ok(None);
         }
+        // Each round leaves out at least one descriptor, so the loop ends.
         loop {
             let mut asked = self.counter_pool(&numbers).charge(backend, rules).await?;
             self.record_results(&numbers, &mut asked);
