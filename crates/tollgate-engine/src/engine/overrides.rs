@@ -164,7 +164,7 @@ fn validate_override(new: &NewOverride) -> Result<(), OverrideError> {
     }
     let texts = [
         ("the target", new.target.bytes(), MAX_TARGET_BYTES),
-        ("the name of who orders", new.by.len(), MAX_AUTHOR_BYTES),
+        ("the name of the author", new.by.len(), MAX_AUTHOR_BYTES),
     ];
     let too_long = texts.into_iter().find(|(_, bytes, most)| bytes > most);
     if let Some((what, bytes, most)) = too_long {

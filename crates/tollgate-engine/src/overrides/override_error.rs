@@ -171,16 +171,16 @@ pub enum OverrideError {
     #[display("{}", lasts(*_0))]
     InvalidDuration(Duration),
     /// The engine has too many overrides.
-    #[display("there are {MAX_OVERRIDES} orders, and no more are kept: withdraw some")]
+    #[display("there are {MAX_OVERRIDES} overrides, and no more are kept: remove some")]
     Full,
     /// The overrides use too many different sets of facts.
     #[display(
-        "there are orders by {_0} different sets of facts, and no more are kept: name a rule"
+        "there are overrides by {_0} different sets of facts, and no more are kept: name a rule"
     )]
     TooManyFactSets(usize),
     /// There are too many overrides with globs and networks.
     #[display(
-        "there are {_0} orders by globs and networks, and no more are kept: put them into the policy's block list"
+        "there are {_0} overrides by globs and networks, and no more are kept: put them into the policy's block list"
     )]
     TooManyPatterns(usize),
     /// The override has too much text.
@@ -213,10 +213,10 @@ fn did_you_mean(near: &Option<String>) -> Option<String> {
 
 fn lasts(asked: Duration) -> String {
     if asked.is_zero() {
-        return "an order lasts for some time: say how long".to_owned();
+        return "an override needs a duration: say how long it lasts".to_owned();
     }
     let [most, days] = [MAX_OVERRIDE_DURATION, asked].map(|time| time.as_secs().div_ceil(86_400));
-    format!("an order lasts at most {most} days, not {days}: change the policy instead")
+    format!("an override lasts at most {most} days, not {days}: change the policy instead")
 }
 
 /// The message for a descriptor.

@@ -319,7 +319,7 @@ fn replace_limits(
     let mut raised = Vec::with_capacity(replacement.rates.len());
     for rate in replacement.rates.iter().copied() {
         if rate.is_unlimited() {
-            let why = "to let everything pass, order a bypass";
+            let why = "to let everything pass, add a bypass";
             return Err(OverrideError::limit(rule, why));
         }
         let (place, algorithm) = find_replaced_rate(rule, limits, rate)?;
