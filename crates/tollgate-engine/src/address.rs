@@ -1,17 +1,17 @@
-//! Addresses and networks, with IPv4 in IPv6 taken for the IPv4 that it is, and a tree of networks.
+//! Addresses and networks, and a tree of networks. An IPv4 address in IPv6 form counts as IPv4.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address in one number, left-aligned, with its family.
+/// An address as one left-aligned number, with its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
-    /// From the top bit: an IPv4 address has the upper 32.
+    /// The bits, from the top: an IPv4 address occupies the upper 32.
     pub(crate) bits: u128,
     pub(crate) family: Family,
 }
 
-/// Whether an address is of IPv4 or IPv6.
+/// The family of an address: IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     V4,
@@ -19,7 +19,7 @@ pub(crate) enum Family {
 }
 
 impl Address {
-    /// Reads an address; one of IPv4 written as IPv6 (`::ffff:10.0.0.1`) is IPv4.
+    /// Parses an address. An IPv4 address in IPv6 form (`::ffff:10.0.0.1`) is IPv4.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         Some(Self::of(text.parse().ok()?))
     }
@@ -35,13 +35,14 @@ impl Address {
         Self { bits, family }
     }
 
-    /// The first address of the network of so many bits.
+    /// The address with only its leading bits, which is the first of its network.
     fn masked(self, length: u8) -> Self {
         Self::new(self.family, self.bits & mask(length))
     }
 
-    /// The network that its client has: its leading bits, the others zero. An address that a translator made of an IPv4 address
-    /// (64:ff9b::/96, RFC 6052) is taken for that, as all clients behind the translator are in one /64.
+    /// The network of its client: the leading bits, the others zero. An address that a translator made from an IPv4
+    /// address (64:ff9b::/96, RFC 6052) counts as that IPv4 address, because all clients behind the translator share
+    /// one /64.
     pub(crate) fn client_network(self, bits: ClientBits) -> Network {
         let translated = Self::new(Family::V4, self.bits << 96);
         let own = if self.is_translated() {
@@ -59,10 +60,10 @@ impl Address {
     }
 }
 
-/// The first address of those that a translator makes of IPv4 addresses: 64:ff9b::/96.
+/// The prefix of addresses that a translator makes from IPv4 addresses: 64:ff9b::/96.
 const NAT64: u128 = 0x0064_ff9b << 96;
 
-/// How many leading bits of an address tell one client from another.
+/// How many leading bits of an address identify a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientBits {
     v4: u8,
@@ -70,7 +71,8 @@ pub(crate) struct ClientBits {
 }
 
 impl ClientBits {
-    /// Each IPv4 address is a client, and of IPv6 each network of 64 bits: a household or a machine has all of its addresses.
+    /// Each IPv4 address is a client, and each IPv6 network of 64 bits: a household or a machine has all addresses of
+    /// one.
     pub(crate) const DEFAULT: Self = Self { v4: 32, v6: 64 };
 
     pub(crate) fn new(v4: u8, v6: u8) -> Self {
@@ -80,7 +82,7 @@ impl ClientBits {
         }
     }
 
-    /// So many of both. An IPv4 address stays whole if it has no more than that.
+    /// The same number for both families. An IPv4 address stays whole if it has no more bits than that.
     pub(crate) fn both(bits: u8) -> Self {
         Self::new(bits, bits)
     }
@@ -124,17 +126,17 @@ fn mask(bits: u8) -> u128 {
     }
 }
 
-/// The addresses that begin alike.
+/// The addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Network {
     pub(crate) first: Address,
-    /// How many bits they share.
+    /// The length of the prefix, in bits.
     length: u8,
 }
 
 impl Network {
-    /// Reads `10.0.0.0/8` or a lone address. Bits after the prefix don't count. A prefix of IPv4
-    /// written as IPv6 (`::ffff:10.0.0.0/104`) is one of IPv4.
+    /// Parses `10.0.0.0/8` or a single address. Bits after the prefix are ignored. An IPv4 prefix in IPv6 form
+    /// (`::ffff:10.0.0.0/104`) is IPv4.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, length) = match text.split_once('/') {
             None => (text, None),
@@ -156,7 +158,7 @@ impl Network {
         let length = match (mapped, length.checked_sub(96)) {
             (false, _) => length,
             (true, Some(length)) => length,
-            // More than all of IPv4 in IPv6: a network of IPv6, in which no IPv4 address is.
+            // A prefix that is shorter than that of IPv4 in IPv6 is an IPv6 network, which has no IPv4 address.
             (true, None) => {
                 let IpAddr::V6(v6) = written else {
                     return None;
@@ -169,8 +171,8 @@ impl Network {
         Some(Self { first, length })
     }
 
-    /// One of its addresses, if all of them are one client's. Around those that a translator makes of IPv4 addresses, that is the
-    /// client of all others.
+    /// An address of the network, if all its addresses belong to one client. If the network includes translated IPv4
+    /// addresses, each of these is a client of its own, so the result is the client of the other addresses.
     pub(crate) fn single_client(&self, bits: ClientBits) -> Option<Address> {
         let (first, length) = (self.first, self.length);
         if !first.is_translated() {
@@ -179,25 +181,26 @@ impl Network {
         if length >= 96 {
             return (length - 96 >= bits.v4).then_some(first);
         }
+        // An address of the network just after those of the translator.
         let beside = Address::new(first.family, first.bits | 1 << 32);
         (length >= bits.v6).then_some(beside)
     }
 
-    /// Whether it has all addresses of another.
+    /// Whether it includes all addresses of another network.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         self.length <= other.length && self.contains(other.first)
     }
 
-    /// Whether an address is in it.
+    /// Whether it includes an address.
     pub(crate) fn contains(&self, address: Address) -> bool {
         address.family == self.first.family && address.bits & mask(self.length) == self.first.bits
     }
 }
 
-/// Networks in a tree of their bits, one for each family, with the numbers of the rules that are filed there.
+/// Networks in binary trees, one for each family, with the numbers of the rules that are indexed there.
 #[derive(Debug)]
 pub(super) struct NetworkTree {
-    /// The nodes of each family: the first is the root. A child's number of 0 is none.
+    /// The nodes of each family. The first is the root. A child with the number 0 doesn't exist.
     trees: [Vec<Node>; 2],
 }
 
@@ -232,7 +235,7 @@ impl NetworkTree {
         nodes[at].here.push(number);
     }
 
-    /// Visits the rules of every network that the address is in.
+    /// Visits the rules of every network that includes the address.
     pub(super) fn each(&self, address: Address, mut each: impl FnMut(u32)) {
         let nodes = &self.trees[address.family as usize];
         let mut at = 0;
@@ -329,7 +332,7 @@ mod tests {
             address.client_network(wide).to_string(),
             "2001:db8:0:ff00::/56"
         );
-        // A condition sees the address as it is.
+        // A condition sees the address unchanged.
         let translated = Address::parse("64:ff9b::203.0.113.7").unwrap();
         assert!(Network::parse("64:ff9b::/96").unwrap().contains(translated));
         assert!(

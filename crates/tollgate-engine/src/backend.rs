@@ -1,4 +1,4 @@
-//! Who answers checks: the one seam between the engine and where state is kept.
+//! The backend trait: the one interface between the engine and the place where counters are kept.
 
 use std::fmt;
 use std::future::Future;
@@ -19,23 +19,23 @@ pub use crate::limits::{
 };
 pub use memory::{Memory, MemoryBuilder, TableStats};
 
-/// What became of a refund or a reset.
+/// The result of a refund or a reset.
 ///
 /// ```
 /// use tollgate_engine::backend::RefundResult;
 ///
-/// // Of several, one that is lost decides.
+/// // The result of several refunds is the worst of them.
 /// assert_eq!(RefundResult::Refunded.max(RefundResult::Lost), RefundResult::Lost);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefundResult {
-    /// It was given.
+    /// The refund was applied.
     Refunded,
-    /// The store couldn't be told, and there is nothing to remember it by.
+    /// The store was unreachable, and the refund couldn't be kept for later.
     Lost,
 }
 
-/// How much a [refund](Backend::refund) gives back.
+/// How much a [refund](Backend::refund) returns.
 ///
 /// ```
 /// # use std::{pin::pin, task::{Context, Poll, Waker}};
@@ -60,10 +60,10 @@ pub enum RefundResult {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refund {
-    /// What the checks cost, whatever it was charged for: at most what was spent.
+    /// The cost of the checks, whatever was charged for it: at most what was spent.
     Cost,
-    /// The same, of a request that was dropped before it ran: nobody waits until it is done. The backend starts all of it
-    /// when the future is first polled, and finishes it although that is dropped then.
+    /// The cost of a request that was dropped before it ran. No task waits for the result: the backend starts the
+    /// whole refund when the future is first polled, and finishes it even if the future is dropped then.
     Dropped,
     /// All that the keys of the checks have spent: a reset. Permits that are held stay held.
     Reset,
@@ -79,15 +79,14 @@ pub enum Refund {
 /// ```
 #[derive(Clone, derive_more::Debug)]
 pub struct Clocks {
-    /// Shows what [`Backend::now`] does, and wakes tasks as [`Clock::wake_at`] says.
+    /// The same time as [`Backend::now`]. It wakes tasks as [`Clock::wake_at`] describes.
     #[debug(skip)]
     pub clock: Arc<dyn Clock>,
-    /// Shows the time of day, by which operators' [orders](crate::orders) end.
+    /// The time of day, by which operators' [overrides](crate::overrides) expire.
     #[debug(skip)]
     pub wall: Arc<dyn Clock>,
 }
 
-/// Those of the system.
 impl Default for Clocks {
     fn default() -> Self {
         Self {
@@ -99,8 +98,8 @@ impl Default for Clocks {
 
 /// Answers checks, all or none: in memory, in a store, or leased from one.
 ///
-/// A backend keeps state by [`Limit::counter`] and key; the limit itself comes with each check, so a
-/// policy can change at any time. A failure is never a denial: it is an error, or [`OracleAnswer::unavailable`].
+/// A backend keeps state by [`Limit::counter`] and key. The limit itself comes with each check, so a policy can
+/// change at any time. A failure is never a plain denial: it is an error, or an [`Answer::unavailable`].
 ///
 /// A backend that keeps its state elsewhere implements two methods:
 ///
@@ -110,7 +109,7 @@ impl Default for Clocks {
 /// use tollgate::{Clock, Decision, Outcome, Timestamp, clock::Manual};
 /// use tollgate_engine::backend::{Answer, Backend, Check, CheckResult};
 ///
-/// /// Nothing passes.
+/// /// A backend that denies everything.
 /// struct Closed(Manual);
 ///
 /// impl Backend for Closed {
@@ -132,22 +131,24 @@ impl Default for Clocks {
 /// assert_eq!(Closed(Manual::new()).now(), Timestamp::ZERO);
 /// ```
 pub trait Backend: Send + Sync {
-    /// Why it can't be asked.
+    /// Why the backend is unavailable.
     type Error: fmt::Display + Send;
 
-    /// Charges all checks, or none. If `each` is given, it is empty, and gets what each check says by itself: what is left
-    /// after the charge, or whether it would have passed alone, and if not after how long. It stays empty if the backend
-    /// doesn't know, as of a denial that was known without a question about the other checks: [`peek`](Self::peek) tells.
-    /// No two of the checks are of one counter and key, unless one of them costs nothing.
+    /// Charges all checks, or none.
+    ///
+    /// If `each` is given, it is empty, and the backend fills it with one result per check: what remains after the
+    /// charge, or whether the check alone would be allowed, and if not its wait. It stays empty if the backend
+    /// doesn't know, for example if a cached denial of one check answered for all. [`peek`](Self::peek) then returns
+    /// the results. No two checks have the same counter and key, unless one of them costs nothing.
     fn ask<'a>(
         &'a self,
         checks: &'a [Check<'a>],
         each: Option<&'a mut Vec<CheckResult>>,
     ) -> impl Future<Output = Result<Answer, Self::Error>> + Send + 'a;
 
-    /// What each check would say by itself, charging nothing: whether its cost would pass, if not after how long,
-    /// and what is left. By default each is asked at no cost what is left, and if that isn't enough the
-    /// wait is until the limit is as if never used.
+    /// Returns what each check alone would decide, and charges nothing: whether its cost would be allowed, if not its
+    /// wait, and what remains. The default implementation queries each check at no cost. If too little remains, it
+    /// reports the time until the limit is fully refilled as the wait.
     fn peek<'a>(
         &'a self,
         checks: &'a [Check<'a>],
@@ -155,7 +156,7 @@ pub trait Backend: Send + Sync {
         peek_by_asking(self, checks)
     }
 
-    /// Gives back so much of what these checks were charged. By default nothing is.
+    /// Refunds what these checks were charged, as `refund` states. The default implementation refunds nothing.
     fn refund<'a>(
         &'a self,
         checks: &'a [Check<'a>],
@@ -165,43 +166,43 @@ pub trait Backend: Send + Sync {
         std::future::ready(Ok(RefundResult::Refunded))
     }
 
-    /// The time by which it judges, to tell how long something takes and how long a denial holds.
+    /// The time by which the backend decides, to measure how long a denial holds.
     fn now(&self) -> Timestamp;
 
-    /// Its clocks, which an engine asks for once: by default the system's. A backend with a [`now`](Self::now) of its own has
-    /// a timer of its own, too, by which adaptive limits measure requests.
+    /// The backend's clocks, which an engine reads once: the system's by default. A backend with its own
+    /// [`now`](Self::now) also needs its own timer, by which adaptive limits measure requests.
     fn clocks(&self) -> Clocks {
         Clocks::default()
     }
 
-    /// A check of this limit, and of a key with this [fingerprint](RequestKey::fingerprint), is likely to
-    /// come: a backend in memory starts to fetch what it needs for that, and doesn't wait for it.
+    /// Announces that a check of this limit, for a key with this [fingerprint](RequestKey::fingerprint), is likely to
+    /// follow. A backend in memory starts to load the entry into the CPU's cache, and doesn't wait for it.
     #[inline]
     fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
         let _ = (limit, fingerprint);
     }
 
-    /// Whether it can keep such a limit: asked before a policy is put in force. By default it can.
+    /// Whether the backend can keep this limit. Called before a policy is put in force. By default it can.
     ///
     /// # Errors
-    /// Why not, and what to do instead.
+    /// Why the backend can't, and what to do instead.
     fn supports(&self, limit: &Limit) -> Result<(), String> {
         let _ = limit;
         Ok(())
     }
 
-    /// A number that changes whenever something that was denied may pass sooner than it was told: a charge was
-    /// given back, or a key was reset. A denial that was remembered in an earlier epoch is not repeated.
+    /// A number that changes whenever a denied request may be allowed sooner than reported, because a charge was
+    /// refunded or a key was reset. A denial that was cached in an earlier epoch is not repeated.
     ///
-    /// None if the backend remembers denials and repeats them by itself, as a remote one may with a [`DenyCache`]: then the
-    /// engine doesn't do so too ([`with_deny_cache`](crate::Engine::with_deny_cache)), as one cache on a path is enough, and
+    /// `None` if the backend caches denials itself, as a remote one may with a [`DenyCache`]. The engine then keeps
+    /// no cache of its own ([`with_deny_cache`](crate::Engine::with_deny_cache)): one cache per path is enough, and
     /// denials are counted in one place.
     fn deny_epoch(&self) -> Option<u64> {
         Some(0)
     }
 }
 
-/// Refunds what a request was charged that was dropped before it had its answer. Nobody waits for it: see
+/// Refunds the charges of a request that was dropped before it got its answer. No task waits for the refund: see
 /// [`Refund::Dropped`].
 ///
 /// ```
@@ -214,7 +215,7 @@ pub fn refund_detached<B: Backend>(backend: &B, checks: &[Check<'_>]) {
     let _ = refund.poll(&mut Context::from_waker(Waker::noop()));
 }
 
-/// Asks about each check by itself, at no cost.
+/// Peeks each check by itself, by a query at no cost.
 async fn peek_by_asking<B: Backend + ?Sized>(
     backend: &B,
     checks: &[Check<'_>],
@@ -223,13 +224,13 @@ async fn peek_by_asking<B: Backend + ?Sized>(
     for check in checks {
         let free = [Check { cost: 0, ..*check }];
         let answer = backend.ask(&free, None).await?;
-        // Only a limit that is closed without its store has no answer.
+        // Only a limit that is closed while the store is unavailable has no result.
         let failure = answer.unavailable.filter(|_| answer.is_unavailable());
         let mut decision = answer.decision;
         let cost = match check.limit.kind() {
             LimitKind::Concurrency(most) => {
                 if answer.allowed {
-                    // It took a permit, and has given it back.
+                    // The query took a permit and has released it already.
                     decision.remaining = u64::from(*most);
                 }
                 1
@@ -240,7 +241,7 @@ async fn peek_by_asking<B: Backend + ?Sized>(
             decision.outcome = Outcome::Never;
             decision.set_wait(Duration::MAX);
         } else if decision.remaining < cost {
-            // When there is enough isn't told, only when the limit is as if never used.
+            // The answer has no time for this cost, only the time until the limit is fully refilled.
             decision.outcome = Outcome::Denied;
             decision.set_wait(decision.reset_after);
         }
@@ -261,7 +262,7 @@ mod tests {
     use crate::limits::{Answer, FailureKind, StandaloneLimit, StoreUnavailable};
     use crate::policy::OnStoreFailure;
 
-    /// A store that is away, with what its limits have chosen for that.
+    /// An unreachable store, whose limits have this fallback.
     struct Away(OnStoreFailure);
 
     impl Backend for Away {

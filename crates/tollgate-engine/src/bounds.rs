@@ -1,10 +1,11 @@
-//! How much one request may bring: what is beyond is refused with a reason, before any limit is asked.
+//! Bounds on what one request may bring. A request beyond them is denied with a reason, before any limit is checked.
 
-/// How much one request may bring.
+/// Bounds on what one request may bring.
 ///
-/// A request beyond it is refused, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
-/// [`DescriptorFindings::too_much`](crate::engine::DescriptorFindings::too_much), unless the policy is in shadow. Each
-/// limit that is asked takes time, and in a shared store everybody's time; a client must not choose how much.
+/// A request beyond them is denied, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
+/// [`DescriptorFindings::too_much`](crate::engine::DescriptorFindings::too_much), unless the policy is in shadow
+/// mode. Each check takes time, and in a shared store the time of all clients. A client must not be able to choose
+/// how much.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -26,16 +27,16 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Descriptors of a request: 64 unless said otherwise.
+    /// The most descriptors of a request: 64 by default.
     pub descriptors: usize,
-    /// Rules that a request meets, and limits that are asked for it: 256 unless said otherwise.
+    /// The most rules that match a request, and the most limits that are checked for it: 256 by default.
     pub max_checks: usize,
-    /// The length of a fact that the policy asks for, or of an entry of a descriptor: any unless said otherwise. Whoever hands in
-    /// facts bounds what it reads; a value that is refused for its length would hide the request from all other limits, or
-    /// from a list of what is blocked.
+    /// The most bytes of a fact that the policy reads, or of an entry of a descriptor: unbounded by default. The
+    /// caller bounds the facts that it reads. A value that is rejected here for its length would hide the request
+    /// from all other limits, and from block lists.
     pub fact_bytes: usize,
-    /// Requests that wait for their turn at the same time, of all rules that let them: 10,000 unless said
-    /// otherwise. Others are refused at once.
+    /// The most requests that wait in queues at the same time, over all rules: 10,000 by default. Further ones are
+    /// denied immediately.
     pub max_waiters: usize,
 }
 
@@ -50,7 +51,7 @@ impl Default for Bounds {
     }
 }
 
-/// What a request has too much of.
+/// The bound that a request exceeds.
 ///
 /// ```
 /// use tollgate_engine::verdict::BoundExceeded;
@@ -61,43 +62,43 @@ impl Default for Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum BoundExceeded<'a> {
-    /// Descriptors.
+    /// Too many descriptors.
     #[display("{found} descriptors, more than the {most} that are taken")]
     Descriptors {
-        /// How many.
+        /// The number of descriptors.
         found: usize,
-        /// How many may be.
+        /// The bound.
         most: usize,
     },
-    /// Limits to be asked, or rules that it meets.
+    /// Too many limits to check, or too many rules that match.
     #[display("{found} limits to be asked, more than the {most} that may be")]
     Checks {
-        /// How many, or more.
+        /// The number, or a part of it.
         found: usize,
-        /// How many may be.
+        /// The bound.
         most: usize,
     },
-    /// A fact that is too long.
+    /// A fact is too long.
     #[display("the fact {name:?} has {bytes} bytes, more than the {most} that are taken")]
     Fact {
-        /// Which.
+        /// The name of the fact.
         name: &'a str,
         /// Its length.
         bytes: usize,
-        /// How long it may be.
+        /// The bound.
         most: usize,
     },
-    /// An entry of a descriptor that is too long.
+    /// An entry of a descriptor is too long.
     #[display("an entry of a descriptor has {bytes} bytes, more than the {most} that are taken")]
     Entry {
         /// Its length.
         bytes: usize,
-        /// How long it may be.
+        /// The bound.
         most: usize,
     },
 }
 
-/// The same of a request of facts, by number.
+/// The bound that a request of facts exceeds, with the fact's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExceededBound {
     Checks {

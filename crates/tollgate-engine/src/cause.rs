@@ -1,8 +1,8 @@
-//! What decided about a request, by name.
+//! What made a decision, by name.
 
 use crate::bounds::BoundExceeded;
 
-/// What decided about a request.
+/// What made a decision.
 ///
 /// ```
 /// use tollgate_engine::verdict::Cause;
@@ -13,35 +13,35 @@ use crate::bounds::BoundExceeded;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum Cause<'a> {
-    /// No rule is for it.
+    /// No rule applies.
     #[display("no rule")]
     Nothing,
-    /// It is exempt, by this entry of the list.
+    /// This entry of the exempt list.
     #[display("exempt[{_0}]")]
     Exempt(usize),
-    /// It is blocked, by this entry of the list.
+    /// This entry of the block list.
     #[display("block[{_0}]")]
     Block(usize),
-    /// It is blocked by an operator's [order](crate::orders) of this number, which names no rule.
+    /// The operator's [override](crate::overrides) with this number, which blocks without a rule.
     #[display("order {_0}")]
     Override(u64),
     /// A rule, by name.
     #[display("rule {_0:?}")]
     Rule(&'a str),
-    /// What a tier allows, by name.
+    /// A tier, by name.
     #[display("tier {_0:?}")]
     Tier(&'a str),
-    /// A limit of a tree of descriptors, as `domain/key=value/key`.
+    /// A limit of a descriptor tree, as `domain/key=value/key`.
     #[display("descriptor {_0:?}")]
     Descriptor(&'a str),
     /// A limit that a descriptor brought along.
     #[display("a limit that was asked for")]
     RequestedLimit,
-    /// The store couldn't be asked about a rule or tier that nothing passes without, by name. The limit
-    /// itself has refused nothing.
+    /// The store was unavailable for a rule or tier that is closed then, by name. The limit itself has denied
+    /// nothing.
     #[display("no store to ask about {_0:?}")]
     StoreFailure(&'a str),
-    /// It has more of something than [is taken](crate::RequestBounds). No limit was asked.
+    /// The request exceeds a [bound](crate::Bounds). No limit was checked.
     #[display("{_0}")]
     TooMuch(BoundExceeded<'a>),
 }

@@ -1,7 +1,7 @@
-//! How often each limiter let requests pass and refused them, and why: for metrics and for operators.
+//! How often each limiter allowed and denied requests, and why: for metrics and for operators.
 //!
-//! Counts lie on stripes, a thread's own: to count is to add to a line that no other thread writes. They are kept by
-//! name in the engine, beside the rules, so that a reload changes none of them.
+//! Counts are kept in stripes, one per thread, so that counting adds to a cache line that no other thread writes. The
+//! engine keeps them by name, apart from the rules, so that a reload changes none.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
@@ -18,20 +18,20 @@ pub use histogram::Histogram;
 pub use limiter_name::limiter_name;
 pub(crate) use limiter_name::truncate_at_char;
 
-/// What is counted of each limiter: allowed, near the limit, refused in shadow, without its key, and refused by each reason.
+/// The columns of a row: allowed, near the limit, denied in shadow mode, without a key, and denied for each reason.
 const COLUMNS: usize = DENIED + DenyReason::ALL.len();
 pub(crate) const ALLOWED: usize = 0;
 pub(crate) const NEAR_LIMIT: usize = 1;
 pub(crate) const SHADOW_DENIED: usize = 2;
 pub(crate) const MISSING_KEY: usize = 3;
-/// The first of the reasons.
+/// The column of the first reason.
 pub(crate) const DENIED: usize = 4;
-/// Of requests as a whole: tenants in no tier that there is.
+/// In the row of all requests: tenants without a tier of the policy.
 const UNKNOWN_TIER: usize = NEAR_LIMIT;
 
-/// Of a rule that isn't counted.
+/// The row of a rule that isn't counted.
 pub(crate) const UNCOUNTED: u32 = 0;
-/// Requests as a whole, whatever decided them: no limiter has this row.
+/// All requests, whatever decided them. No limiter has this row.
 const REQUESTS: u32 = UNCOUNTED;
 /// All limiters beyond those that are counted by name.
 const OTHER: u32 = 1;
@@ -40,16 +40,16 @@ pub(crate) const EXEMPT: u32 = 3;
 pub(crate) const BLOCK: u32 = 4;
 pub(crate) const BOUNDS: u32 = 5;
 pub(crate) const REQUESTED: u32 = 6;
-/// Requests without a tenant, where there are tiers.
+/// Requests without a tenant, if there are tiers.
 pub(crate) const NO_TENANT: u32 = 7;
-/// Requests that operators let pass all rules.
+/// Requests that overrides let bypass all rules.
 pub(crate) const BYPASS: u32 = 8;
-/// Where limiters by name begin.
-/// Limits that come along with `CL.THROTTLE`.
+/// Limits that come with `CL.THROTTLE`.
 pub(crate) const THROTTLE: u32 = 9;
+/// The first row of a limiter that is counted by name.
 const FIRST_LIMITER_ROW: usize = 10;
 
-/// What the rows are called that no rule has.
+/// The names of the rows that belong to no rule.
 const NAMES: [&str; FIRST_LIMITER_ROW] = [
     "",
     "(other)",
@@ -63,7 +63,7 @@ const NAMES: [&str; FIRST_LIMITER_ROW] = [
     "(throttle)",
 ];
 
-/// Times that requests waited for their turn, in nanoseconds: 1 ms to 10 s.
+/// Upper bounds of waiting times, in nanoseconds: 1 ms to 10 s.
 static WAIT_BUCKETS: [u64; 12] = [
     1_000_000,
     5_000_000,
@@ -79,7 +79,7 @@ static WAIT_BUCKETS: [u64; 12] = [
     10_000_000_000,
 ];
 
-/// What one limiter has decided since the engine was made.
+/// The decisions of one limiter since the engine was created.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -101,35 +101,36 @@ static WAIT_BUCKETS: [u64; 12] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterCounts {
-    /// The [name](limiter_name) of a rule, a tier, or a limit of a tree of descriptors. What no rule decided has a name
-    /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(requested)`, `(tier)`, `(bypass)`, `(throttle)`; and `(other)` are all beyond the
-    /// number of limiters that are counted by name.
+    /// The [name](limiter_name) of a rule, a tier, or a limit of a descriptor tree. Decisions that no rule made have
+    /// a name that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`, `(tier)`, `(bypass)`,
+    /// `(throttle)`. All limiters beyond the number that is counted by name are `(other)`.
     pub limiter: Arc<str>,
-    /// Requests that it applied to, and that passed.
+    /// Allowed requests that it applied to.
     pub allowed: u64,
-    /// Of those, how many it decided when it was as far used as the policy calls near. A rule in shadow counts by itself.
+    /// Allowed requests that it decided while its use was near the limit, as the policy defines that. A rule in
+    /// shadow mode counts by itself.
     pub near_limit: u64,
-    /// Requests that it would have refused, were it enforced.
+    /// Requests that it would have denied if it were enforced.
     pub shadow_denied: u64,
-    /// Requests that it was for, but that lacked its key, whatever `on_missing_key` made of them. Of `(tier)`, requests without
-    /// a tenant by a policy that has tiers.
+    /// Requests that it matched and that lacked its key, whatever `on_missing_key` did with them. For `(tier)`,
+    /// requests without a tenant under a policy with tiers.
     pub missing_key: u64,
     denied: [u64; DenyReason::ALL.len()],
 }
 
 impl LimiterCounts {
-    /// Requests that it refused for this reason. One request is refused by one limiter: the one that takes longest.
+    /// Requests that it denied for this reason. One limiter denies a request: the one with the longest wait.
     pub const fn denied(&self, reason: DenyReason) -> u64 {
         self.denied[reason as usize]
     }
 
-    /// Requests that it refused, for any reason.
+    /// Requests that it denied, for any reason.
     pub fn denied_total(&self) -> u64 {
         self.denied.iter().sum()
     }
 }
 
-/// Requests that were decided since the engine was made, whichever limiters they met: see
+/// The decisions about requests since the engine was created, whichever limiters applied: see
 /// [`Engine::requests`](crate::Engine::requests).
 ///
 /// ```
@@ -141,11 +142,11 @@ impl LimiterCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RequestCounts {
-    /// Those that passed.
+    /// Allowed requests.
     pub passed: u64,
-    /// Those that were refused.
+    /// Denied requests.
     pub denied: u64,
-    /// Those of a tenant that no tier of the policy was found for: they are in the default tier, if there is one.
+    /// Requests of a tenant without a tier of the policy. They are in the default tier, if there is one.
     pub unknown_tier: u64,
 }
 
@@ -159,20 +160,20 @@ pub(crate) struct Tallies {
     pub(crate) waits: Histogram,
 }
 
-/// Which limiter each row counts.
+/// The limiter of each row.
 struct RowNames {
     rows: HashMap<Arc<str>, u32, FixedState>,
-    /// By row.
+    /// The name of each row.
     names: Vec<Arc<str>>,
-    /// By row, what was counted there for others before.
+    /// The counts of each row when its limiter took it over from another.
     previous_counts: Vec<Counts>,
-    /// What limiters had counted whose rows others have now.
+    /// The counts of limiters that lost their rows to others.
     retired_counts: Counts,
     most: usize,
 }
 
 impl Tallies {
-    /// Counts so many limiters by name.
+    /// Counts up to `most` limiters by name.
     pub(crate) fn new(most: usize) -> Self {
         let names: Vec<Arc<str>> = NAMES.into_iter().map(Arc::from).collect();
         let row = |_| [const { AtomicU64::new(0) }; COLUMNS];
@@ -191,12 +192,12 @@ impl Tallies {
         }
     }
 
-    /// The row of each of these limiters, which are all of a policy.
+    /// The row of each of these limiters, which are all limiters of a policy.
     pub(crate) fn rows(&self, limiters: &[String]) -> Vec<u32> {
         let names: Vec<_> = limiters.iter().map(|name| limiter_name(name)).collect();
         let in_force: HashSet<&str> = names.iter().map(|name| &**name).collect();
         let mut own = self.names();
-        // Found once: rows are taken from the front, and none is looked at twice.
+        // A cursor over the rows: each row is examined once, which keeps a reload of many limiters linear.
         let mut next = FIRST_LIMITER_ROW;
         let rows = names.iter().map(|name| {
             if let Some(row) = own.rows.get(&**name) {
@@ -225,7 +226,7 @@ impl Tallies {
         rows.collect()
     }
 
-    /// Adds what a limiter that is gone has counted to the others, for its row is another's from now on.
+    /// Adds the counts of a removed limiter to the retired ones, because its row goes to another.
     fn retire(&self, own: &mut RowNames, row: usize) {
         let counted = self.sums(row);
         for (column, sum) in counted.iter().enumerate() {
@@ -236,7 +237,7 @@ impl Tallies {
         own.rows.remove(&name);
     }
 
-    /// What each limiter has counted.
+    /// The counts of each limiter.
     pub(crate) fn all(&self) -> Vec<LimiterCounts> {
         let own = self.names();
         let rows = own.names.iter().enumerate().skip(1);
@@ -259,18 +260,18 @@ impl Tallies {
         rows.map(tally).collect()
     }
 
-    /// Counts a request that passed.
+    /// Counts an allowed request.
     #[inline(always)]
     pub(crate) fn add_passed(&self) {
         self.add(REQUESTS, ALLOWED);
     }
 
-    /// Counts a request that was refused.
+    /// Counts a denied request.
     pub(crate) fn add_refused(&self) {
         self.add(REQUESTS, DENIED);
     }
 
-    /// Counts a request that `CL.THROTTLE` decided: by its own limiter, and among all.
+    /// Counts a request that `CL.THROTTLE` decided: for its own limiter, and among all requests.
     pub(crate) fn throttled(&self, denied: Option<DenyReason>) {
         match denied {
             None => {
@@ -284,12 +285,12 @@ impl Tallies {
         }
     }
 
-    /// The name of the limiter that counts them.
+    /// The name of the limiter for `CL.THROTTLE`.
     pub(crate) const fn throttle_name() -> &'static str {
         NAMES[THROTTLE as usize]
     }
 
-    /// Counts a tenant that no tier was found for.
+    /// Counts a tenant without a tier.
     pub(crate) fn add_unknown_tier(&self) {
         self.add(REQUESTS, UNKNOWN_TIER);
     }
@@ -304,7 +305,7 @@ impl Tallies {
         }
     }
 
-    /// Counts one more there.
+    /// Adds one to a counter.
     #[inline(always)]
     pub(crate) fn add(&self, row: u32, column: usize) {
         self.rows.add(|rows| &rows[row as usize][column], 1);
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(allowed(&tallies, "a"), None);
         assert_eq!(allowed(&tallies, "b"), Some(1));
         assert_eq!(allowed(&tallies, "c"), Some(2));
-        // What is gone is not lost from the sum.
+        // The counts of a removed limiter stay in the sum.
         assert_eq!(allowed(&tallies, "(other)"), Some(1));
     }
 

@@ -1,6 +1,6 @@
-//! What is wrong with a file, where, and what to do about it.
+//! Diagnostics: what is wrong with a file, where, and what to do about it.
 
-/// How much a [`Diagnostic`] matters.
+/// The severity of a [`Diagnostic`].
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -14,13 +14,13 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 pub enum Severity {
-    /// The policy can be used, but it may not do what was meant.
+    /// The policy can be used, but may not do what was intended.
     Warning,
     /// The policy can't be used.
     Error,
 }
 
-/// A stable name for a kind of diagnostic, such as `unknown-field`: scripts may rely on it.
+/// The stable name of a kind of diagnostic, such as `unknown-field`. Scripts may rely on it.
 ///
 /// ```
 /// use tollgate_engine::{Code, lint};
@@ -32,7 +32,7 @@ pub enum Severity {
 #[display("{_0}")]
 pub struct Code(pub &'static str);
 
-/// One thing that is wrong with a file.
+/// One problem in a file.
 ///
 /// ```
 /// use tollgate_engine::document::Span;
@@ -45,30 +45,30 @@ pub struct Code(pub &'static str);
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{severity}[{code}]: {message}")]
 pub struct Diagnostic {
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// Which kind it is.
+    /// The kind of problem.
     pub code: Code,
     /// What is wrong, in one line.
     pub message: String,
-    /// Where.
+    /// The position.
     pub span: Span,
     /// What to do about it.
     pub help: Option<String>,
 }
 
 impl Diagnostic {
-    /// Something that makes the file unusable.
+    /// A problem that makes the file unusable.
     pub fn error(code: Code, message: impl Into<String>, span: Span) -> Self {
         Self::new(Severity::Error, code, message.into(), span)
     }
 
-    /// Something that may not be meant.
+    /// A problem that may be intended.
     pub fn warning(code: Code, message: impl Into<String>, span: Span) -> Self {
         Self::new(Severity::Warning, code, message.into(), span)
     }
 
-    /// The same with what to do about it.
+    /// Adds what to do about it.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -86,7 +86,7 @@ impl Diagnostic {
     }
 }
 
-/// Where something stands in a file.
+/// A range of characters in a file.
 ///
 /// ```
 /// use tollgate_engine::document::{Format, parse};
@@ -96,11 +96,11 @@ impl Diagnostic {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
-    /// Which of a policy's files, in the order in which they were read.
+    /// The number of the policy's file, in the order in which they were read.
     pub file: u32,
-    /// Its first character.
+    /// The first character.
     pub start: Position,
-    /// The first character after it.
+    /// The first character after the range.
     pub end: Position,
 }
 
@@ -109,7 +109,7 @@ impl Span {
         Self { file, start, end }
     }
 
-    /// Its first character: a place in a text of several lines.
+    /// Only its first character, for a position in a text of several lines.
     pub(crate) const fn first(self) -> Self {
         Self::new(self.file, self.start, self.start)
     }
@@ -123,7 +123,7 @@ impl Span {
     }
 }
 
-/// A character of a file: line and column, both from 1 (0 where nothing is known).
+/// The position of a character in a file: line and column, both from 1 (0 if unknown).
 ///
 /// ```
 /// use tollgate_engine::document::Position;
@@ -133,20 +133,20 @@ impl Span {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: u32,
 }
 
 impl Position {
-    /// The same, so many lines further down.
+    /// The position this many lines further down.
     pub(crate) const fn below(mut self, lines: u32) -> Self {
         self.line = self.line.saturating_add(lines);
         self
     }
 
-    /// Both from 1.
+    /// A position from a line and a column, both from 1.
     pub(crate) fn new(line: usize, column: usize) -> Self {
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Self {

@@ -1,5 +1,5 @@
-//! What another policy would change: rules, tiers, lists, descriptors and settings, field by field, and what becomes of
-//! all that was counted.
+//! Compares two policies: rules, tiers, lists, descriptors and settings, field by field, and what happens to the
+//! counters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,9 +15,9 @@ mod state;
 use parts::FieldTexts;
 pub use state::CounterState;
 
-/// What differs between two policies, in one order: where a rule stands in its file says nothing here.
+/// The differences between two policies, sorted. The positions of rules in their files don't matter.
 ///
-/// Its text is for people, a line for each change and each field of it.
+/// Its text is for people: a line for each change, and one for each field.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -40,11 +40,11 @@ pub use state::CounterState;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PolicyDiff {
-    /// Each thing that isn't the same.
+    /// Each part that differs.
     pub changes: Vec<PolicyChange>,
 }
 
-/// One thing that isn't the same in both policies.
+/// A part that differs between the policies.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -60,22 +60,22 @@ pub struct PolicyDiff {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PolicyChange {
-    /// What it is.
+    /// The kind of part.
     pub kind: PartKind,
-    /// Its name; empty for the policy as a whole.
+    /// The name. Empty for the policy as a whole.
     pub name: String,
-    /// Whether it is new, gone or another.
+    /// Whether the part was added, removed or changed.
     pub what: ChangeKind,
-    /// What is said of it: of what is new or gone all of it, else what isn't the same.
+    /// All fields of an added or removed part, or the fields that differ in a changed one.
     pub fields: Vec<FieldChange>,
-    /// What becomes of what its keys have spent, in memory; none if it counts nothing.
+    /// What happens to its counters in memory. `None` if it counts nothing.
     pub state: Option<CounterState>,
-    /// The same in a store, where that is something else: there a rate of another period, or another way of
-    /// counting, is counted by itself.
+    /// What happens to its counters in a store, if that differs: there a rate with another period, or another way of
+    /// counting, has its own counter.
     pub in_store: Option<CounterState>,
 }
 
-/// What something in a policy is.
+/// The kind of a part of a policy.
 ///
 /// ```
 /// use tollgate_engine::diff::PartKind;
@@ -88,15 +88,15 @@ pub struct PolicyChange {
 #[serde(rename_all = "kebab-case")]
 #[display(rename_all = "kebab-case")]
 pub enum PartKind {
-    /// What is said of the whole policy.
+    /// The settings of the whole policy.
     Policy,
-    /// Requests that never pass.
+    /// Requests that are always denied.
     Block,
     /// Requests that are never limited.
     Exempt,
     /// A limit by facts.
     Rule,
-    /// What a tier allows its tenants.
+    /// The limits of a tier.
     Tier,
     /// The tier that a tenant is in.
     Tenant,
@@ -106,7 +106,7 @@ pub enum PartKind {
     Descriptor,
 }
 
-/// Whether something is new, gone or another.
+/// Whether a part was added, removed or changed.
 ///
 /// ```
 /// use tollgate_engine::diff::{PolicyChange, ChangeKind};
@@ -118,15 +118,15 @@ pub enum PartKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeKind {
-    /// The old policy hasn't it.
+    /// Only the new policy has it.
     Added,
-    /// The new policy hasn't it.
+    /// Only the old policy has it.
     Removed,
-    /// Both have it, and say different things of it.
+    /// Both policies have it, with different fields.
     Changed,
 }
 
-/// A field whose value isn't the same, in the words of our files.
+/// A field whose value differs, in the syntax of native files.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -139,16 +139,16 @@ pub enum ChangeKind {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldChange {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Its value in the old policy; none if nothing is said there.
+    /// The value in the old policy. `None` if it isn't set there.
     pub old: Option<String>,
-    /// Its value in the new one.
+    /// The value in the new policy. `None` if it isn't set there.
     pub new: Option<String>,
 }
 
 impl PolicyDiff {
-    /// What the new policy would change of the old one.
+    /// The changes from the old policy to the new one.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -193,7 +193,7 @@ impl PolicyDiff {
         }
     }
 
-    /// Whether both policies do the same.
+    /// Whether both policies are equivalent.
     ///
     /// ```
     /// assert!(tollgate_engine::diff::PolicyDiff::default().is_empty());
@@ -202,7 +202,7 @@ impl PolicyDiff {
         self.changes.is_empty()
     }
 
-    /// How much changes, in one line.
+    /// The number of changes, in one line.
     ///
     /// ```
     /// use tollgate_engine::diff::PolicyDiff;
@@ -226,18 +226,18 @@ impl PolicyDiff {
         }
     }
 
-    /// One JSON object in one line.
+    /// One JSON object, in one line.
     ///
     /// ```
     /// assert_eq!(tollgate_engine::diff::PolicyDiff::default().to_json(), r#"{"changes":[]}"#);
     /// ```
     pub fn to_json(&self) -> String {
-        // Text always has a form in JSON.
+        // Serializing text never fails.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// The fields that aren't the same, in the order in which they are told.
+/// The fields that differ, in display order.
 fn changed_fields(old: &FieldTexts, new: &FieldTexts) -> Vec<FieldChange> {
     let value = |part: &FieldTexts, name: &str| {
         let found = part.iter().find(|(own, _)| *own == name);
@@ -260,7 +260,7 @@ impl fmt::Display for PolicyDiff {
     }
 }
 
-/// A line, and one for each field.
+/// Writes a line for the change, and one for each field.
 impl fmt::Display for PolicyChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = match self.what {
@@ -271,7 +271,7 @@ impl fmt::Display for PolicyChange {
         write!(f, "{sign} {}", self.kind)?;
         match self.kind {
             PartKind::Policy => {}
-            // Their name is what they say.
+            // Their name is their content.
             PartKind::Block | PartKind::Exempt => write!(f, " {{{}}}", escaped(&self.name))?,
             _ => write!(f, " {:?}", self.name)?,
         }
@@ -297,7 +297,7 @@ impl fmt::Display for PolicyChange {
     }
 }
 
-/// What holds where a field isn't said.
+/// The text for a field that isn't set.
 fn default_text(kind: PartKind, field: &str) -> &'static str {
     match field {
         "match" => "every request (the default)",

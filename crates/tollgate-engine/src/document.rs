@@ -1,5 +1,5 @@
-//! A file as a tree of values that know where they stand: the same for YAML and TOML, so that all
-//! decoders report every error with its place.
+//! A file as a tree of values with their positions. It is the same for YAML and TOML, so that all decoders report
+//! every error with its position.
 
 use crate::diagnostic::{Code, Diagnostic};
 pub use crate::diagnostic::{Position, Span};
@@ -9,7 +9,7 @@ pub(crate) mod text;
 mod toml;
 mod yaml;
 
-/// A value and its place.
+/// A value with its position.
 ///
 /// ```
 /// use tollgate_engine::document::{Format, Value, parse};
@@ -21,14 +21,14 @@ mod yaml;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Where it stands.
+    /// The position.
     pub span: Span,
-    /// What it is.
+    /// The value.
     pub value: Value,
 }
 
 impl Node {
-    /// The items of a list, or this value as the only one.
+    /// The items of a list. Any other value is the only item.
     pub(crate) fn as_items(&self) -> &[Self] {
         match &self.value {
             Value::List(items) => items,
@@ -36,7 +36,7 @@ impl Node {
         }
     }
 
-    /// Its text, if it is one.
+    /// The text, if the value is one.
     pub(crate) fn as_text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// The fields of a map; none of anything else.
+    /// The fields of a map. Empty for any other value.
     pub(crate) fn as_fields(&self) -> &[(Self, Self)] {
         match &self.value {
             Value::Map(fields) => fields,
@@ -52,7 +52,7 @@ impl Node {
         }
     }
 
-    /// How many values it has in it, names of fields and itself included.
+    /// How many values it contains, including names of fields and itself.
     pub(crate) fn count_values(&self) -> usize {
         1 + match &self.value {
             Value::List(items) => items.iter().map(Self::count_values).sum(),
@@ -65,7 +65,7 @@ impl Node {
     }
 }
 
-/// What a file can hold.
+/// A value in a file.
 ///
 /// ```
 /// use tollgate_engine::document::{Format, Value, parse};
@@ -94,7 +94,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What people call it.
+    /// A description for messages.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -108,7 +108,7 @@ impl Value {
     }
 }
 
-/// How a file is written.
+/// The format of a file.
 ///
 /// ```
 /// use tollgate_engine::document::{Format, parse};
@@ -127,26 +127,25 @@ pub enum Format {
     Toml,
 }
 
-/// Largest file, in bytes: policies of ten thousand rules take about two million.
+/// The largest file, in bytes. Policies of ten thousand rules take about two million.
 pub const MAX_BYTES: usize = 16 << 20;
-/// Deepest nesting.
+/// The deepest nesting.
 pub const MAX_DEPTH: usize = 64;
-/// Most values, with those that aliases repeat.
+/// The most values, including those that aliases repeat.
 pub const MAX_VALUES: usize = 500_000;
 
-/// Most that anchors and aliases may copy, in bytes.
+/// The most bytes that anchors and aliases may copy.
 const MAX_COPIED_BYTES: usize = 64 << 20;
 
-/// A text without the mark that some editors put at its beginning.
+/// Removes the byte order mark that some editors put at the beginning of a text.
 pub(crate) fn strip_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// Reads a file into a tree. A byte order mark at its beginning is no part of it.
+/// Parses a file into a tree. A byte order mark at its beginning is skipped.
 ///
 /// # Errors
-/// What keeps it from being one: a mistake of syntax, a name used twice in a map, or a bound on
-/// size, depth or the number of values that it exceeds.
+/// A syntax error, a duplicate name in a map, or a bound on size, depth or the number of values that is exceeded.
 ///
 /// ```
 /// use tollgate_engine::document::{Format, Value, parse};
@@ -173,7 +172,7 @@ pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnost
     parsed.map_err(|problem| vec![syntax_hints::explain_syntax_error(problem, text, format, 0)])
 }
 
-/// A part of a file of YAML, before which there are so many lines.
+/// Parses a part of a YAML file that has this many lines before it.
 pub(crate) fn parse_yaml_document(
     text: &str,
     file: u32,
@@ -188,14 +187,14 @@ pub(crate) fn parse_yaml_document(
     })
 }
 
-/// The file, its depth or its number of values exceeds a bound.
+/// The size, the depth or the number of values exceeds a bound.
 pub const TOO_LARGE: Code = Code("too-large");
 /// The text is not YAML or TOML.
 pub const SYNTAX: Code = Code("syntax");
-/// A map has two fields of one name.
+/// A map has two fields with the same name.
 pub const DUPLICATE_FIELD: Code = Code("duplicate-field");
 
-/// The second of two fields with one name.
+/// The error for the second of two fields with the same name.
 pub(crate) fn duplicate_field_error(name: &str, first: Span, second: Span) -> Diagnostic {
     let message = format!("field {name:?} is given twice");
     let help = format!("the first is on line {}", first.start.line);

@@ -1,4 +1,4 @@
-//! The engine: facts in, a verdict out, by a policy that can be changed at any time.
+//! The engine: facts in, a decision out, by a policy that can be reloaded at any time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -61,16 +61,16 @@ use rules::{CompiledPolicy, PreviousState};
 
 /// Decides requests by a policy.
 ///
-/// 1. A request that a `block` entry is for is refused; any other that an `exempt` entry is for passes.
-/// 2. Rules that are for it apply, unless it lacks a fact of their key and they let such requests pass, or another rule that
-///    applies replaces them. The tenant's tier applies like a rule.
-/// 3. What the rules in force ask is answered all or none by the [`Backend`].
-/// 4. If it passes, each rule in shadow is asked by itself, and charged if it would pass; what it
-///    would have refused is told, and changes nothing. A policy in shadow has all its rules so, and
-///    tells of blocks.
+/// 1. A request that matches a `block` entry is denied. Any other that matches an `exempt` entry is allowed.
+/// 2. Each rule that matches applies, except when another rule that applies replaces it, or when the request lacks a
+///    fact of the rule's key and the rule lets such requests pass. The tenant's tier applies like a rule.
+/// 3. The [`Backend`] charges the limits of all enforced rules, or none of them.
+/// 4. If the request is allowed, each rule in shadow mode is checked by itself, and charged if it would allow the
+///    request. What it would have denied is reported to the observer and changes nothing. A policy in shadow mode
+///    puts all its rules there, and only reports what it would block.
 ///
-/// A cost comes from the fact that the rule names, or is its default if that is unknown or no whole
-/// number. Slots cost one, whatever the cost.
+/// A cost comes from the fact that the rule names. If that fact is missing or isn't a whole number, the rule's
+/// default applies. A permit costs one, whatever the cost.
 ///
 /// ```
 /// use tollgate::{Rate, clock::Manual};
@@ -107,15 +107,15 @@ use rules::{CompiledPolicy, PreviousState};
 #[debug(bound(B: std::fmt::Debug))]
 pub struct Engine<B: Backend = Memory> {
     pipeline: Pipeline<B>,
-    /// Held while a policy is compiled, so that each follows the one before.
+    /// Serializes reloads, so that each new policy is compiled against its predecessor.
     reload_lock: Mutex<RetiredPolicies<CompiledPolicy>>,
 }
 
 impl<B: Backend> Engine<B> {
-    /// Puts a policy in force.
+    /// Creates an engine that decides by this policy.
     ///
     /// # Errors
-    /// What the policy says can't be done.
+    /// If the policy states something that can't be enforced.
     pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
         let rules = CompiledPolicy::new(policy, PreviousState::Nothing, backend.now())?;
         let pipeline = Pipeline::new(rules, backend, KeyHashers::random())?;
@@ -129,7 +129,7 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Tells this of every verdict.
+    /// Reports every decision to this observer.
     ///
     /// ```
     /// # use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
@@ -149,11 +149,11 @@ impl<B: Backend> Engine<B> {
     ///     }
     /// }
     ///
-    /// let refused = DeniedRequest::default();
+    /// let denied = DeniedRequest::default();
     /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/s}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, memory)?.with_observer(refused.clone());
+    /// let engine = Engine::new(policy, memory)?.with_observer(denied.clone());
     /// let _ = (engine.decide(&Facts::new()), engine.decide(&Facts::new()));
-    /// assert_eq!(refused.0.load(Ordering::Relaxed), 1);
+    /// assert_eq!(denied.0.load(Ordering::Relaxed), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -163,12 +163,13 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// Remembers so many denials, and repeats them without asking the backend for as long as they are known to hold, and
-    /// for a second at most: then one request asks again, as another process may have reset the key, and if the backend
-    /// can't be asked the denial holds on. For a backend that is far: one in memory answers as fast, and one that
-    /// [repeats refusals by itself](Backend::deny_epoch), as the client of a store does, does so alone. A refusal
-    /// that is repeated tells how long that limit takes, and may leave out others that take longer; what is
-    /// left is as of the first refusal.
+    /// Caches up to `entries` denials and repeats each without a backend request while it is known to hold.
+    ///
+    /// A denial is repeated for one second at most. Then one request asks the backend again, because another process
+    /// may have reset the key; if the backend is unreachable, the denial stays in force. Use this for a remote
+    /// backend: one in memory answers as fast as the cache. A backend that [caches denials
+    /// itself](Backend::deny_epoch), as a store's client does, ignores this setting. A repeated denial reports the
+    /// wait of its own limit and may leave out limits with a longer wait. Its `remaining` is as of the first denial.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -179,8 +180,8 @@ impl<B: Backend> Engine<B> {
     /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?.with_deny_cache(10_000);
     /// assert!(engine.decide(&Facts::new()).allowed().is_some());
-    /// assert!(engine.decide(&Facts::new()).denied().is_some()); // Asked.
-    /// assert!(engine.decide(&Facts::new()).denied().is_some()); // Remembered.
+    /// assert!(engine.decide(&Facts::new()).denied().is_some()); // From the backend.
+    /// assert!(engine.decide(&Facts::new()).denied().is_some()); // From the cache.
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -190,7 +191,7 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// How much one request may bring, in place of the [default](RequestBounds).
+    /// Bounds what one request may bring, in place of the [default](Bounds).
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -207,8 +208,8 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// Tells keys apart by fingerprints that follow from this number instead of a random one, so that a test runs the
-    /// same each time. Someone who knows the number can make keys that collide.
+    /// Derives key fingerprints from this seed instead of a random one, so that a test runs the same each time.
+    /// Anyone who knows the seed can construct keys that collide.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -232,22 +233,22 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// Puts another policy in force.
+    /// Replaces the policy in force.
     ///
-    /// Decisions go on meanwhile, by the old policy until the new one is compiled. A limit that has
-    /// the same name and algorithm keeps what its keys have spent, a changed rate applies from the
-    /// next request on, and permits stay valid and count on. What a limit that is gone, or off, has counted stays until
-    /// its keys are idle: one that returns goes on with it, and with permits that are held (of the last 65,536 limits that
-    /// went). The old policy is dropped here, or by the next reload if a verdict by it is still held.
+    /// Decisions continue by the old policy until the new one is compiled. A limit that has the same name and
+    /// algorithm keeps what its keys have spent. A changed rate applies from the next request on. Permits stay valid
+    /// and keep counting. The counters of a limit that is removed or off remain until their keys are idle: if the
+    /// limit returns, it continues with them and with the permits in flight (for the last 65,536 removed limits). The
+    /// old policy is dropped here, or by the next reload if a decision still references it.
     ///
-    /// However often a rule changes, no window sees more than the largest burst and the fastest rate of
-    /// the versions in it allow. A token bucket keeps its tokens, so each change may add a burst there, and
-    /// so may one that makes a tier or a shared counter stricter; if more than five versions get stricter
-    /// within seconds, the bound is by the fastest of them. A key that has spent a slower rate waits until the
-    /// largest burst of all versions is paid back at the new one, and at most a second more.
+    /// However often a rule changes, a window admits no more than the largest burst and the fastest rate among the
+    /// versions that were in force in it. Two cases allow one more burst per change: a token bucket, which keeps its
+    /// tokens, and a change that makes a tier or a shared counter stricter. If more than five versions get stricter
+    /// within seconds, the fastest of them sets the bound. A key that has spent a slower rate waits until the largest
+    /// burst of all versions is refilled at the new rate, and one second more at most.
     ///
     /// # Errors
-    /// What the policy says can't be done; the old one stays in force.
+    /// If the new policy states something that can't be enforced. The old one stays in force.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -267,6 +268,7 @@ impl<B: Backend> Engine<B> {
         let reloading = self.reload_lock.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         retired.retire(self.pipeline.activate_policy(policy)?);
+        // Waiters check again, because the new policy may allow them sooner.
         self.pipeline.wait_queues.release_all();
         Ok(())
     }
@@ -276,49 +278,49 @@ impl<B: Backend> Engine<B> {
         Arc::clone(&self.pipeline.rules.load().policy)
     }
 
-    /// The backend that answers its checks.
+    /// The backend that keeps the counters.
     pub fn backend(&self) -> &B {
         &self.pipeline.backend
     }
 
-    /// How many requests wait for their turn, because a rule says `over: wait`.
+    /// How many requests wait in queues, because a rule has `over: wait`.
     pub fn waiter_count(&self) -> usize {
         self.pipeline.wait_queues.waiter_count()
     }
 
-    /// Whether a rule of the policy in force lets requests wait. If none does, [`decide`](Self::decide) says what
-    /// [`decide_async`](Self::decide_async) would.
+    /// Whether a rule of the policy in force lets requests wait. If none does, [`decide`](Self::decide) and
+    /// [`decide_async`](Self::decide_async) return the same decision.
     pub fn has_waiting_rules(&self) -> bool {
         self.pipeline.rules.load().has_waiting_rules
     }
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
-    /// Decides a request. It never waits: if a rule says `over: wait`, a request that is over it is refused here, and so is
-    /// one that would pass others that wait in [`decide_async`](Self::decide_async). It allocates nothing unless the
-    /// request takes a slot, meets very many rules, or has very long keys.
+    /// Decides a request without waiting. If a rule has `over: wait`, a request over the limit is denied here, as is
+    /// one that would overtake the waiters of [`decide_async`](Self::decide_async). It allocates only if the request
+    /// takes a permit, matches very many rules, or has very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> RequestDecision<'f> {
         self.pipeline.decide_in_memory(facts, false)
     }
 
-    /// The same, and the verdict tells of each limit that the request met ([`DecisionDetails::limits`]): for answers that list them. If
-    /// there are several, each is looked at once more, and that allocates.
+    /// Decides a request as [`decide`](Self::decide), and reports each limit that applied
+    /// ([`DecisionDetails::limits`]), for responses that list them. With several limits, each is peeked once more,
+    /// which allocates.
     #[inline]
     pub fn decide_listing_limits<'f>(&self, facts: &'f Facts<'f>) -> RequestDecision<'f> {
         self.pipeline.decide_in_memory(facts, true)
     }
 
-    /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
+    /// Decides a request that a proxy describes by descriptors, in one of the policy's domains.
     ///
-    /// Hits on one counter add up: descriptors that meet the same are judged by the sum of their costs. A
-    /// limit that the proxy asks for in place of the policy's counts in the same counter if it is by the same
-    /// unit.
+    /// Hits on one counter add up: descriptors with the same counter are checked with the sum of their costs. A limit
+    /// that the proxy sends in place of the policy's uses the same counter if it has the same unit.
     ///
-    /// Limits are charged all or none, unless the domain says [`charging: each`](crate::policy::Charging).
-    /// Those in quota mode that refuse while others of their kind don't are left out of it, and those in shadow
-    /// are charged by themselves, if the request passes. What a descriptor gives back is given back first, and
-    /// it passes.
+    /// Limits are charged all or none, unless the domain has [`charging: each`](crate::policy::Charging). A limit in
+    /// quota mode that denies while another in quota mode allows is left out of that charge. Limits in shadow mode
+    /// are charged by themselves, if the request is allowed. A descriptor that refunds is refunded first, and is
+    /// allowed.
     ///
     /// ```
     /// use tollgate::clock::Manual;
@@ -345,8 +347,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         poll_ready(self.decide_descriptors_async(domain, descriptors, hits_addend))
     }
 
-    /// What [`decide`](Self::decide) would say to this request now. Nothing is charged, held or told to the
-    /// observer.
+    /// Returns what [`decide`](Self::decide) would decide now. Charges nothing, holds nothing and reports nothing to
+    /// the observer.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -368,13 +370,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         poll_ready(self.peek_async(facts))
     }
 
-    /// What is left of each limit that a request meets, for a page that shows it. Nothing is charged.
+    /// What remains of each limit that applies to a request, for a page that shows it. Charges nothing.
     pub fn remaining(&self, facts: &Facts<'_>) -> Vec<LimitRemaining> {
         poll_ready(self.remaining_async(facts))
     }
 
-    /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
-    /// gift. Slots that are held stay held.
+    /// Clears what the key of this request has spent, for every rule that applies to it. Permits that are held stay
+    /// held.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -396,18 +398,19 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
 }
 
 impl<B: Backend> Engine<B> {
-    /// Whether the policy in force has rules, lists or tiers, which decide by facts.
+    /// Whether the policy in force has rules, lists or tiers. These decide by facts.
     pub fn decides_by_facts(&self) -> bool {
         let rules = self.pipeline.rules.load();
         rules.block_count + rules.exempt_count + rules.rules.len() > 0
     }
 
-    /// Whether the policy in force has trees, which decide by descriptors.
+    /// Whether the policy in force has descriptor trees. These decide by descriptors.
     pub fn decides_by_descriptors(&self) -> bool {
         !self.pipeline.rules.load().policy.domains.is_empty()
     }
 
-    /// Whether any limit of the policy may be for requests of descriptors of this domain. Others pass.
+    /// Whether the policy in force has any limit for descriptors of this domain. Requests of other domains are
+    /// allowed.
     ///
     /// ```
     /// # use tollgate_engine::backend::Memory;
@@ -423,8 +426,8 @@ impl<B: Backend> Engine<B> {
         rules.domains.has(domain) || rules.policy.domains.contains_key(domain)
     }
 
-    /// The facts that a rule, a tier or a list of the policy in force asks for. No other makes a difference to a
-    /// request by facts.
+    /// The facts that the rules, tiers and lists of the policy in force read. No other fact affects a decision by
+    /// facts.
     ///
     /// ```
     /// # use tollgate_engine::backend::Memory;
@@ -432,9 +435,9 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::{Engine, Policy};
     /// let text = "limits: [{name: logins, match: {path: /login}, key: [ip, header.x-app], rate: 5/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
-    /// let mut asked: Vec<_> = engine.required_facts().iter().map(|name| name.to_string()).collect();
-    /// asked.sort();
-    /// assert_eq!(asked, ["header.x-app", "ip", "path"]);
+    /// let mut required: Vec<_> = engine.required_facts().iter().map(|name| name.to_string()).collect();
+    /// required.sort();
+    /// assert_eq!(required, ["header.x-app", "ip", "path"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
@@ -442,16 +445,17 @@ impl<B: Backend> Engine<B> {
         RequiredFacts(self.pipeline.rules.load())
     }
 
-    /// Decides a request by a backend that may take its time.
+    /// Decides a request by a backend that may take time to answer.
     ///
-    /// Where a rule says `over: wait 200ms`, a request that is over it waits for its turn: first come, first
-    /// served among those of this process, with nothing held meanwhile. At its turn the whole request is asked
-    /// again. One that can't have its turn in time is refused at once, and dropping this future frees the place.
-    /// The nodes of a fleet don't stand in one line: each has its own, and the one whose question reaches the store first
-    /// when there is room again passes first. Of several rules that refuse, the one that takes longest says whether to wait.
+    /// Where a rule has `over: wait 200ms`, a request over the limit waits in a queue: first come, first served among
+    /// the waiters of this process, with nothing held meanwhile. At the head of the queue, all limits of the request
+    /// are checked again. A request that can't get there in time is denied immediately. Dropping this future frees
+    /// its queue position. Each node of a fleet has its own queue, so when the limit has room again, the first
+    /// request to reach the store is allowed. If several rules deny, the one with the longest wait determines whether
+    /// to wait.
     ///
     /// # Errors
-    /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
+    /// If the backend is unavailable for the rules in force. Rules in shadow mode are left out then.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -485,12 +489,12 @@ impl<B: Backend> Engine<B> {
             .finish_verdict(facts, attempt, request.started_at))
     }
 
-    /// Decides a request as [`decide_async`](Self::decide_async), on these conditions. None if the policy in force asks for
-    /// [more](DecideOptions::with_known_facts) than was looked for: then nothing was charged, and nothing is held. Look for the facts that are
-    /// asked now, and decide again.
+    /// Decides a request as [`decide_async`](Self::decide_async), with these options. Returns `None` if the policy in
+    /// force reads [facts that the caller didn't look for](DecideOptions::with_known_facts): then nothing was charged
+    /// and nothing is held. Look for the facts that are required now, and decide again.
     ///
     /// # Errors
-    /// As `decide_async`.
+    /// The same as of `decide_async`.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -503,10 +507,10 @@ impl<B: Backend> Engine<B> {
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let engine = Engine::new(read("limits: [{name: all, rate: 1/s, over: wait 9s}]")?, memory)?;
     /// let decide = async || {
-    ///     let (asked, facts) = (engine.required_facts().into_owned(), Facts::new());
-    ///     let on = DecideOptions::new().with_known_facts(&asked).without_waiting();
+    ///     let (required, facts) = (engine.required_facts().into_owned(), Facts::new());
+    ///     let on = DecideOptions::new().with_known_facts(&required).without_waiting();
     ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.allowed().is_some()));
-    ///     // It isn't kept for its turn.
+    ///     // It doesn't wait in a queue.
     ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.denied().is_some()));
     ///
     ///     engine.reload(read("limits: [{name: per-user, key: user, rate: 1/s}]")?)?;
@@ -532,18 +536,17 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
-    /// Decides a request that a proxy describes by lists of entries, and of which facts are known: the rules decide by the
-    /// facts, the trees by the descriptors, and the backend is asked about all of their limits at once. So a limit is charged if
-    /// all of them have room, and none is charged otherwise, in memory and on a store alike. Of several limits that deny, the
-    /// one that takes longest to have room again is reported. None on the same condition as
-    /// [`decide_with_conditions`](Self::decide_with_conditions).
+    /// Decides a request by its facts and by its descriptors. The rules decide by the facts, the trees by the
+    /// descriptors, and one backend query covers all of their limits. So all limits are charged, or none, in memory
+    /// and on a store alike. If several limits deny, the one with the longest wait is reported. Returns `None` under
+    /// the same condition as [`decide_with_conditions`](Self::decide_with_conditions).
     ///
-    /// Where a rule says `over: wait`, the request waits for that rule, charged to nothing meanwhile. A tree never lets
-    /// requests wait. A domain that [charges each](crate::policy::Charging) limit by itself does so before the rules are asked,
-    /// and stays charged if a rule denies.
+    /// Where a rule has `over: wait`, the request waits for that rule and is charged nothing meanwhile. A tree never
+    /// lets requests wait. A domain with [`charging: each`](crate::policy::Charging) is charged before the rules are
+    /// checked, and stays charged if a rule denies.
     ///
     /// # Errors
-    /// If the backend couldn't be asked.
+    /// If the backend is unavailable.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -583,11 +586,11 @@ impl<B: Backend> Engine<B> {
         self.pipeline.decide_combined(on, facts, descriptors).await
     }
 
-    /// Decides a request of descriptors, as [`decide_descriptors`](Self::decide_descriptors) does, by a backend
-    /// that may take its time.
+    /// Decides a request of descriptors, as [`decide_descriptors`](Self::decide_descriptors) does, by a backend that
+    /// may take time to answer.
     ///
     /// # Errors
-    /// If the backend couldn't be asked.
+    /// If the backend is unavailable.
     pub async fn decide_descriptors_async(
         &self,
         domain: &str,
@@ -602,9 +605,9 @@ impl<B: Backend> Engine<B> {
         self.pipeline.decide_descriptors(request).await
     }
 
-    /// Whether a request with these facts would hold something if it passed: a permit of a concurrency limit, or a cost that is
-    /// an estimate. Nothing is decided or asked of the backend. Whoever has little room for what requests hold knows before it
-    /// decides which of them need some.
+    /// Whether a request with these facts would hold something if it were allowed: a permit of a concurrency limit,
+    /// or an estimated cost. Decides nothing and queries no backend. A caller with little room for such reservations
+    /// learns before the decision which requests need one.
     ///
     /// ```
     /// # use tollgate_engine::backend::Memory;
@@ -629,7 +632,7 @@ impl<B: Backend> Engine<B> {
             || rules.any(|(_, rule)| now.rules.rules[rule as usize].holds_permits)
     }
 
-    /// Whether a request would hold a permit of a tree if it passed.
+    /// Whether a request would hold a permit of a tree if it were allowed.
     ///
     /// ```
     /// # use tollgate_engine::backend::Memory;
@@ -659,11 +662,11 @@ impl<B: Backend> Engine<B> {
         checks.any(|check| matches!(check.limit.kind(), LimitKind::Concurrency(_)))
     }
 
-    /// What [`decide_async`](Self::decide_async) would say to this request now, if it didn't wait. Nothing is charged, held
-    /// or told to the observer. Where others wait for a limit, it tells how long one more would.
+    /// Returns what [`decide_async`](Self::decide_async) would decide now without waiting. Charges nothing, holds
+    /// nothing and reports nothing to the observer. If a limit has waiters, `retry_after` is the wait of one more.
     ///
     /// # Errors
-    /// If the backend couldn't be asked about the rules in force. Those in shadow are left out then.
+    /// If the backend is unavailable for the rules in force. Rules in shadow mode are left out then.
     ///
     /// ```
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
@@ -704,10 +707,11 @@ impl<B: Backend> Engine<B> {
         })
     }
 
-    /// What is left of each limit that a request meets, by a backend that may take its time. Nothing is charged.
+    /// What remains of each limit that applies to a request, by a backend that may take time to answer. Charges
+    /// nothing.
     ///
     /// # Errors
-    /// If the backend couldn't be asked.
+    /// If the backend is unavailable.
     pub async fn remaining_async(
         &self,
         facts: &Facts<'_>,
@@ -715,20 +719,21 @@ impl<B: Backend> Engine<B> {
         self.pipeline.remaining_by_limit(facts).await
     }
 
-    /// The same by a backend that may take its time.
+    /// Resets as [`reset_request`](Self::reset_request), by a backend that may take time to answer.
     ///
     /// # Errors
-    /// If the backend couldn't be asked.
+    /// If the backend is unavailable.
     pub async fn reset_request_async(&self, facts: &Facts<'_>) -> Result<RefundResult, B::Error> {
         self.pipeline.refund(facts, Refund::Reset, |_| true).await
     }
 
-    /// Gives back what a request like this cost, of every rule that applies to it, and at most what was spent: for
-    /// one that passed and then wasn't served. One that was denied was charged nothing, and a refund of it would give back what
-    /// others have spent, as a limit doesn't know by whom. Slots, and estimates that are still held, come back with what holds them.
+    /// Refunds the cost of a request that was allowed and then wasn't served, for every rule that applies to it, and
+    /// at most what was spent. Don't refund a denied request: it was charged nothing, and since a limit doesn't
+    /// record who spent its tokens, the refund would return what others have spent. Permits, and estimates that are
+    /// still held, are released by their holder instead.
     ///
     /// # Errors
-    /// If the backend couldn't be asked.
+    /// If the backend is unavailable.
     ///
     /// ```
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
@@ -752,11 +757,11 @@ impl<B: Backend> Engine<B> {
         self.pipeline.refund(facts, Refund::Cost, |_| true).await
     }
 
-    /// The same of a request that held something until now. An estimate that came back as that was dropped, as its rule
-    /// says, isn't given back once more.
+    /// Refunds as [`refund_async`](Self::refund_async) a request that held a permit or an estimate until now. An
+    /// estimate that its rule refunds on drop is not refunded twice.
     ///
     /// # Errors
-    /// If the backend couldn't be asked.
+    /// If the backend is unavailable.
     ///
     /// ```
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
@@ -784,11 +789,11 @@ impl<B: Backend> Engine<B> {
         self.pipeline.refund(facts, Refund::Cost, stays).await
     }
 
-    /// The same of a request whose permits were [cancelled](crate::verdict::Permits::cancel): its estimates came back
-    /// with them.
+    /// Refunds as [`refund_async`](Self::refund_async) a request whose permits were
+    /// [cancelled](crate::verdict::Permits::cancel). The cancellation has already returned its estimates.
     ///
     /// # Errors
-    /// If the backend couldn't be asked.
+    /// If the backend is unavailable.
     ///
     /// ```
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};

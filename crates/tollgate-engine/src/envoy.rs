@@ -1,4 +1,4 @@
-//! The configuration of envoyproxy/ratelimit as it is: domains, each a tree of descriptors.
+//! The configuration of envoyproxy/ratelimit, unchanged: domains, each a tree of descriptors.
 //!
 //! ```
 //! use tollgate_engine::envoy::{self, DescriptorIndex};
@@ -20,24 +20,25 @@
 //! assert!(found.leaf().is_some_and(|leaf| leaf.limit.limits.unlimited));
 //! ```
 //!
-//! # What a file can say here and not there
-//! Beside `domain`: `charging: each`, which is how theirs charges a request of several descriptors; ours is
-//! `all-or-none` unless said otherwise; and `on_store_failure` for all limits of the domain. In `rate_limit`: `rate: 10/s burst 20` or a list of rates in place of `unit` and
-//! `requests_per_unit`, by our default algorithm; `algorithm`, `counting` and `on_store_failure`, as in our own
-//! form; `quota: 10000/month`; `concurrency: 50`. A file without them means what it means there.
+//! # Fields that envoyproxy/ratelimit doesn't have
+//! Beside `domain`: `charging: each`, which is how envoyproxy/ratelimit charges a request of several descriptors (the
+//! default here is `all-or-none`), and `on_store_failure` for all limits of the domain. In `rate_limit`: `rate: 10/s
+//! burst 20`, or a list of rates, in place of `unit` and `requests_per_unit`, counted by Tollgate's default
+//! algorithm; `algorithm`, `counting` and `on_store_failure`, as in the native form; `quota: 10000/month`;
+//! `concurrency: 50`. A file without these fields means the same in both programs.
 //!
 //! # What differs
-//! Keys and values are never joined by `_`: `a_b`/`c` is not `a`/`b_c`, neither where descriptors are
-//! looked up nor where they are counted. A `*` is a wildcard in a value, not in a key.
+//! Keys and values are never joined by `_`: `a_b`/`c` isn't `a`/`b_c`, neither in lookups nor in counters. A `*` is a
+//! wildcard in a value, not in a key.
 //!
-//! A descriptor that brings its own limit counts where the configured limit for its entries does, as
-//! there, if both are by the same unit; if not, apart from it. There, windows of two units that begin in
-//! the same second are one counter.
+//! A descriptor with its own limit uses the counter of the configured limit for its entries if both have the same
+//! unit, as in envoyproxy/ratelimit. Otherwise it has a counter of its own. In envoyproxy/ratelimit, windows of two
+//! units that begin in the same second share a counter.
 //!
-//! A request that one limit refuses is charged to none, unless the file says [`charging:
-//! each`](crate::policy::Charging); and a limit that refuses is never charged. There all are, so that a cost
-//! that doesn't fit uses up what is left. Descriptors of one request that meet the same counter are judged by
-//! the sum of their costs, all alike; there one after the other.
+//! A request that one limit denies is charged to none, unless the file has [`charging:
+//! each`](crate::policy::Charging), and a limit that denies is never charged. In envoyproxy/ratelimit all limits are
+//! charged, so a cost that doesn't fit uses up the rest. Descriptors of one request with the same counter are checked
+//! together by the sum of their costs; in envoyproxy/ratelimit, one after the other.
 
 mod convert;
 mod counter_keys;
@@ -74,7 +75,7 @@ pub use status::{
 /// ```
 pub type DescriptorDomains = BTreeMap<String, Domain>;
 
-/// Whether a file is in this form, not in our own.
+/// Whether a file is in this form, and not in the native one.
 ///
 /// ```
 /// use tollgate_engine::document::{Format, parse};
@@ -90,60 +91,60 @@ pub fn is_envoy_document(file: &Node) -> bool {
     names.any(|name| matches!(name, Some("domain" | "descriptors")))
 }
 
-/// A field that neither they nor we know.
+/// A field that neither envoyproxy/ratelimit nor Tollgate has.
 pub const UNKNOWN_FIELD: Code = Code("unknown-field");
-/// A field's name is not text.
+/// A field's name isn't text.
 pub const NAME_NOT_TEXT: Code = Code("name-not-text");
-/// A list holds something that is not a map.
+/// A list has an item that isn't a map.
 pub const NOT_A_MAP: Code = Code("not-a-map");
-/// A value of another kind was expected.
+/// A value has the wrong type.
 pub const WRONG_TYPE: Code = Code("wrong-type");
 /// A file or document names no domain.
 pub const EMPTY_DOMAIN: Code = Code("empty-domain");
-/// A domain is given twice.
+/// Two domains have the same name.
 pub const DUPLICATE_DOMAIN: Code = Code("duplicate-domain");
 /// A descriptor has no key.
 pub const EMPTY_KEY: Code = Code("empty-key");
-/// Two descriptors side by side are for the same entries.
+/// Two sibling descriptors have the same entries.
 pub const DUPLICATE_DESCRIPTOR: Code = Code("duplicate-descriptor");
-/// A unit that isn't one.
+/// An invalid unit.
 pub const BAD_UNIT: Code = Code("bad-unit");
-/// Unlimited, and yet a limit.
+/// `unlimited` together with a limit.
 pub const UNLIMITED_WITH_LIMIT: Code = Code("unlimited-with-limit");
 /// `replaces` names nothing.
 pub const EMPTY_REPLACES: Code = Code("empty-replaces");
-/// `replaces` names the limit it stands in.
+/// `replaces` names its own limit.
 pub const SELF_REPLACES: Code = Code("self-replaces");
 /// `share_threshold` without a wildcard.
 pub const SHARE_WITHOUT_WILDCARD: Code = Code("share-without-wildcard");
-/// A `rate` that isn't one, or that the algorithm can't keep.
+/// An invalid `rate`, or one that the algorithm doesn't support.
 pub const BAD_RATE: Code = Code("bad-rate");
-/// A `quota` that isn't one.
+/// An invalid `quota`.
 pub const BAD_QUOTA: Code = Code("bad-quota");
-/// A `concurrency` of nothing.
+/// An invalid `concurrency`, or one of 0.
 pub const BAD_CONCURRENCY: Code = Code("bad-concurrency");
-/// An `algorithm` that isn't one.
+/// An invalid `algorithm`.
 pub const BAD_ALGORITHM: Code = Code("bad-algorithm");
-/// A `counting` that isn't one, or that the limit can't be counted by.
+/// An invalid `counting`, or one that the limit doesn't support.
 pub const BAD_COUNTING: Code = Code("bad-counting");
-/// An `on_store_failure` that isn't one, or that does nothing.
+/// An invalid `on_store_failure`, or one without an effect.
 pub const BAD_ON_STORE_FAILURE: Code = Code("bad-on-store-failure");
-/// A `charging` that isn't one.
+/// An invalid `charging`.
 pub const BAD_CHARGING: Code = Code("bad-charging");
 /// Both `rate` and `unit`.
 pub const RATE_AND_UNIT: Code = Code("rate-and-unit");
-/// More is wrong than is told.
+/// There are more errors than are reported.
 pub const TOO_MANY_ERRORS: Code = Code("too-many-errors");
-/// Warning: a field that is known, but does nothing where it stands.
+/// Warning: a known field that has no effect in this position.
 pub const MISPLACED_FIELD: Code = Code("misplaced-field");
-/// Warning: no `requests_per_unit`, which means 0.
+/// Warning: `requests_per_unit` is missing, which means 0.
 pub const NO_REQUESTS: Code = Code("no-requests-per-unit");
-/// Warning: a mode without a limit: it isn't inherited.
+/// Warning: a mode without a limit. It isn't inherited.
 pub const MODE_WITHOUT_LIMIT: Code = Code("mode-without-limit");
-/// Warning: a `*` in a key, where it is no wildcard.
+/// Warning: a `*` in a key, where it isn't a wildcard.
 pub const STAR_IN_KEY: Code = Code("star-in-key");
 /// Warning: `replaces` names a limit that the domain doesn't have.
 pub const REPLACES_UNKNOWN: Code = Code("replaces-unknown");
 
-/// Collects what is wrong.
+/// The errors found so far.
 type Problems = Vec<Diagnostic>;

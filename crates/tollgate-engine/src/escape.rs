@@ -1,8 +1,8 @@
-//! Characters that are invisible, or change how others are shown, written so that people see them.
+//! Escapes characters that are invisible or change how others are displayed.
 
 use std::borrow::Cow;
 
-/// Whether a character is invisible, or changes how others are shown.
+/// Whether a character is invisible, or changes how others are displayed.
 pub(crate) fn is_hidden(sign: char) -> bool {
     sign.is_control()
         || matches!(
@@ -14,8 +14,8 @@ pub(crate) fn is_hidden(sign: char) -> bool {
         )
 }
 
-/// A text that can't change what a terminal shows beside it: characters that are invisible, or change how others are
-/// shown, are written as escapes.
+/// A text that can't change what a terminal displays beside it: characters that are invisible, or change how others
+/// are displayed, are escaped.
 ///
 /// ```
 /// use tollgate_engine::render::escaped;

@@ -1,7 +1,7 @@
-//! Which parts of a policy apply to a request, and why the others don't: rule by rule, as it is read.
+//! Explains which parts of a policy apply to a request, and why the others don't, rule by rule in the order of the
+//! file.
 //!
-//! It compiles nothing and counts nothing; [`Engine`](crate::Engine) decides the same, without a look at
-//! most rules.
+//! It compiles nothing and counts nothing. [`Engine`](crate::Engine) makes the same decisions, but skips most rules.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,26 +36,26 @@ use crate::verdict::{Cause, percent_of};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Entry<'a> {
-    /// Which part: an entry of `block` or `exempt`, a rule, or a tier.
+    /// The part: an entry of `block` or `exempt`, a rule, or a tier.
     pub cause: Cause<'a>,
-    /// Whether it is enforced, in shadow or off, after the mode of the whole policy; of one that is enforced for a
-    /// part of its keys, what holds for the key of this request.
+    /// The mode, including that of the whole policy. For a rule that is being rolled out, the mode for the key of
+    /// this request.
     pub mode: Mode,
-    /// For how many keys in a hundred it is enforced.
+    /// The percentage of keys for which it is enforced.
     pub enforced_percent: u8,
-    /// For how long after a start its rates grow.
+    /// How long its rates grow after a start.
     pub warm_up: Option<Duration>,
-    /// How several nodes count it together; none for what counts nothing.
+    /// How several nodes count it together. `None` if it counts nothing.
     pub counting: Option<Counting>,
-    /// What it allows; none for an entry of `block` or `exempt`.
+    /// The limits. `None` for an entry of `block` or `exempt`.
     pub limits: Option<&'a Limits>,
-    /// The limit that it adapts, if it has such.
+    /// The adaptive limit, if it has one.
     pub adaptive: Option<Adaptive>,
-    /// Who it sheds first, if it does.
+    /// The load shedding, if it has any.
     pub shed: Option<&'a Shedding>,
-    /// What becomes of a request that is over it.
+    /// What happens to a request over the limit.
     pub over: OverLimitAction,
-    /// What is done while the store can't be asked; none for what asks no store.
+    /// What happens while the store is unavailable. `None` if it uses no store.
     pub on_store_failure: Option<FailureModes>,
     /// Whether it applies to the request, and why or why not.
     pub standing: RuleStatus<'a>,
@@ -80,29 +80,29 @@ pub struct Entry<'a> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RuleStatus<'a> {
-    /// It applies.
+    /// The part applies.
     Applies {
-        /// Why: what its conditions say.
+        /// Which conditions hold.
         matched: Explained<'a>,
-        /// The key of its counter, as `user=42`; empty if all requests share one.
+        /// The key of its counter, such as `user=42`. Empty if all requests share one.
         key: String,
     },
     /// A condition doesn't hold.
     Fails(Explained<'a>),
-    /// A fact of its key isn't known, so it doesn't apply: which, in a sentence.
+    /// The request lacks a fact of its key, so it doesn't apply. The text names the fact.
     NoKey(String),
-    /// A fact of its key isn't known, and it denies such requests (`on_missing_key: deny`).
+    /// The request lacks a fact of its key, and the rule denies such requests (`on_missing_key: deny`).
     DeniedForKey(String),
-    /// A rule that applies takes its place.
+    /// A rule that applies replaces it.
     ReplacedBy(&'a str),
-    /// The request is blocked or exempt, so that nothing else is asked.
+    /// The request is blocked or exempt, so nothing else is checked.
     Decided(Cause<'a>),
     /// It is off.
     Off,
 }
 
 impl RuleStatus<'_> {
-    /// Whether it applies.
+    /// Whether the part applies.
     pub fn applies(&self) -> bool {
         matches!(self, Self::Applies { .. } | Self::DeniedForKey(_))
     }
@@ -124,8 +124,8 @@ impl fmt::Display for RuleStatus<'_> {
     }
 }
 
-/// Whether each part of a policy applies to a request, and why or why not: `block`, `exempt`, the rules in their order, and the
-/// tenant's tier, if it is in one.
+/// Explains whether each part of a policy applies to a request, and why or why not: `block`, `exempt`, the rules in
+/// their order, and the tenant's tier, if it has one.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -139,19 +139,19 @@ impl fmt::Display for RuleStatus<'_> {
 /// - {name: robots, match: {user: our-robot}, unlimited: true, replaces: per-user}
 /// ";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
-/// let told = |facts: &Facts<'_>| {
+/// let explained = |facts: &Facts<'_>| {
 ///     let entries = explain(&policy, facts);
 ///     entries.iter().map(|entry| entry.standing.to_string()).collect::<Vec<_>>()
 /// };
 /// assert_eq!(
-///     told(&Facts::new().with("user", "42")),
+///     explained(&Facts::new().with("user", "42")),
 ///     [
 ///         "it is for every request; its key is user=42",
 ///         "tenant is not known, and it counts by that",
 ///         "user is \"42\", and should be \"our-robot\"",
 ///     ]
 /// );
-/// assert_eq!(told(&Facts::new().with("user", "our-robot"))[0], "\"robots\" replaces it");
+/// assert_eq!(explained(&Facts::new().with("user", "our-robot"))[0], "\"robots\" replaces it");
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
@@ -175,7 +175,7 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
     for rule in &policy.rules {
         let mode = mode(policy, rule, facts);
         let own = explain_rule(rule, mode, facts);
-        // A rule in shadow takes only the place of others in shadow.
+        // A rule in shadow mode replaces only others in shadow mode.
         let takes_its_place = |other: &&&Rule| {
             self::mode(policy, other, facts) <= mode && other.replaces.contains(&rule.name)
         };
@@ -205,8 +205,8 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
     entries
 }
 
-/// An entry of `block` or `exempt`. The first that is for the request settles it, unless the policy
-/// is in shadow and would have blocked it.
+/// Explains an entry of `block` or `exempt`. The first entry that matches decides the request, unless it is a block
+/// and the policy is in shadow mode.
 fn explain_list_entry<'a>(
     policy: &'a Policy,
     entry: &'a MatchConditions,
@@ -233,7 +233,7 @@ fn explain_list_entry<'a>(
 }
 
 impl<'a> Entry<'a> {
-    /// Of what has the mode of the policy, and no limits of its own.
+    /// An entry with the mode of the policy, and no limits of its own.
     fn new(policy: &Policy, cause: Cause<'a>, standing: RuleStatus<'a>) -> Self {
         Self {
             cause,
@@ -251,7 +251,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The mode that holds for a rule: the policy may weaken it, and a rollout leaves a part of the keys in shadow.
+/// The mode of a rule: the policy may weaken it, and a rollout leaves a part of the keys in shadow mode.
 fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
     let mode = rule.mode.max(policy.mode);
     match Rollout::from_rule(rule, mode) {
@@ -263,7 +263,7 @@ fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
     }
 }
 
-/// Whether a rule applies to a request, if there were no other.
+/// Whether a rule would apply to a request if there were no other.
 fn explain_rule<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> RuleStatus<'a> {
     let matched = matcher::explain(&rule.matches, facts);
     let plan = KeyPlan::of(rule, &mut FactIndex::default());
@@ -284,7 +284,7 @@ fn explain_rule<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> RuleSta
     }
 }
 
-/// What a request lacks of a rule's key: a fact, or of several keys all.
+/// Names the facts of a rule's key that a request lacks: one fact, or, if the rule has several keys, all keys.
 fn missing_key_text(rule: &Rule, facts: &Facts<'_>) -> String {
     let keys: Vec<_> = rule.keys().collect();
     if let [only] = keys.as_slice() {
@@ -308,7 +308,7 @@ fn missing_key_text(rule: &Rule, facts: &Facts<'_>) -> String {
 }
 
 fn key(plan: &KeyPlan, facts: &Facts<'_>) -> String {
-    // It is only shown, so no counter has to be found by it.
+    // The key is only displayed, so it needs no fingerprint.
     RequestKey::new(plan, facts, [0; 2]).to_string()
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a request: pairs of text, borrowed from it.
+//! The facts of a request: pairs of names and values, borrowed from it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,14 +10,13 @@ mod bytes;
 
 pub use bytes::text_of_bytes;
 
-/// How many facts need no allocation.
+/// How many facts are stored without an allocation.
 const INLINE: usize = 16;
 
-/// What is known of a request: its method, path, user, tenant, address, headers, anything.
+/// The facts of a request: its method, path, user, tenant, address, headers, or anything else.
 ///
-/// Names that rules commonly use: `method`, `path`, `route`, `host`, `ip`, `user`, `tenant`, `api_key`,
-/// `tier`, and `header.<name>` for a header, in lower case as [`fact_name`] has it. A name set twice has
-/// its latest value.
+/// Rules commonly use these names: `method`, `path`, `route`, `host`, `ip`, `user`, `tenant`, `api_key`, `tier`, and
+/// `header.<name>` for a header, in lower case as by [`fact_name`]. If a name is set twice, the last value applies.
 ///
 /// ```
 /// use tollgate_engine::Facts;
@@ -28,35 +27,35 @@ const INLINE: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct Facts<'a> {
-    /// The [`head`] of each name that is in place: most names are told apart by it alone.
+    /// The [`name_prefix`] of each name in `inline`. Most names differ in it, so most lookups compare numbers only.
     heads: [u64; INLINE],
     inline: [(&'a str, &'a str); INLINE],
     used: usize,
-    /// Only for requests with very many facts.
+    /// The facts beyond `INLINE`.
     more: Vec<(&'a str, &'a str)>,
-    /// What the request itself says that it costs.
+    /// The cost that the request itself states.
     cost: Option<u64>,
-    /// Further sets of facts that the request stands for.
+    /// Further sets of facts that belong to the request.
     other_sets: &'a [Facts<'a>],
     pub(crate) scope: Scope,
-    /// How many bits of `ip` tell one client from another.
+    /// How many leading bits of `ip` identify a client.
     pub(crate) client_bits: ClientBits,
 }
 
-/// What a set of facts is about.
+/// What a set of facts describes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// The whole request.
     #[default]
     Request,
-    /// The whole request, with several values of a fact in one text.
+    /// The whole request, with several values of a fact joined in one text.
     Joined,
-    /// One of its descriptors.
+    /// One descriptor of the request.
     Descriptor,
 }
 
 impl<'a> Facts<'a> {
-    /// Nothing is known.
+    /// An empty set of facts.
     #[inline]
     pub const fn new() -> Self {
         Self {
@@ -71,10 +70,10 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The same for a request that stands for other sets of facts, too: each set is matched by itself, and the request passes
-    /// if all of them do. A rule and key that several sets have in common are charged once.
+    /// Adds further sets of facts to the request. Each set is matched by itself, and the request is allowed if every
+    /// set is. A rule and key that several sets share is charged once.
     ///
-    /// A proxy may send two users of one request, say. Neither may hide the other.
+    /// For example, a proxy may send two users for one request. Neither may hide the other.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -98,7 +97,7 @@ impl<'a> Facts<'a> {
         self
     }
 
-    /// The same as the facts of one descriptor by itself: only rules that have a condition on [`DESCRIPTOR`] see them.
+    /// Marks these as the facts of one descriptor: only rules with a condition on [`DESCRIPTOR`] match them.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -120,9 +119,9 @@ impl<'a> Facts<'a> {
         self
     }
 
-    /// The same as facts in which several values of one fact stand together in one text, as lines of a header do that a service may
-    /// read as one. What is blocked and what is limited are looked for in them as in any [other set](Self::with_other_sets); an exemption, or a
-    /// bypass by an operator, has to be for each value by itself, and isn't looked for here.
+    /// Marks these as facts that join several values of a fact in one text, as a service may join repeated header
+    /// lines. Blocks and limits apply to them as to any [other set](Self::with_other_sets). Exemptions and bypasses
+    /// don't: they have to match each value by itself.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -149,9 +148,9 @@ impl<'a> Facts<'a> {
         self
     }
 
-    /// The same for a request whose client has all addresses that begin with as many equal bits as its own, of IPv4 and of IPv6. A
-    /// rule with `key: ip` counts by these: 32 and 64, unless said otherwise. One with `key: ip/56` counts by 56. Conditions on `ip`
-    /// see the whole address.
+    /// Sets how many leading bits of an IPv4 and an IPv6 address identify a client. A rule with `key: ip` counts by
+    /// that network; the default is 32 and 64. A rule with `key: ip/56` counts by 56 bits. Conditions on `ip` see the
+    /// whole address.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -175,18 +174,18 @@ impl<'a> Facts<'a> {
         self
     }
 
-    /// Whether this is one set of facts about the whole request, as nearly always.
+    /// Whether this is the only set of facts, about the whole request, as nearly always.
     #[inline]
     pub(crate) const fn is_single(&self) -> bool {
         self.other_sets.is_empty() && matches!(self.scope, Scope::Request)
     }
 
-    /// All sets of facts that the request stands for, this one first.
+    /// All sets of facts of the request, this one first.
     pub(crate) fn sets(&'a self) -> impl Iterator<Item = &'a Self> {
         std::iter::once(self).chain(self.other_sets)
     }
 
-    /// The set of this number, of [all](Self::sets).
+    /// The set with this number, among [all](Self::sets).
     pub(crate) fn facts_set(&'a self, number: u32) -> &'a Self {
         let other = (number as usize).checked_sub(1);
         other
@@ -194,8 +193,8 @@ impl<'a> Facts<'a> {
             .unwrap_or(self)
     }
 
-    /// The same for a request that costs so much, by all rules that find its cost in no fact. Slots cost one,
-    /// whatever it is.
+    /// Sets the cost of the request, for all rules that find no cost in a fact. A permit costs one, whatever the
+    /// cost.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -216,7 +215,7 @@ impl<'a> Facts<'a> {
         self
     }
 
-    /// Notes what the request costs, as [`costing`](Self::with_cost) does.
+    /// Sets the cost of the request, as [`with_cost`](Self::with_cost) does.
     ///
     /// ```
     /// let mut facts = tollgate_engine::Facts::new();
@@ -227,12 +226,12 @@ impl<'a> Facts<'a> {
         self.cost = Some(cost);
     }
 
-    /// What the request itself says that it costs.
+    /// The cost that the request itself states.
     pub const fn cost(&self) -> Option<u64> {
         self.cost
     }
 
-    /// The same with one fact more.
+    /// Adds one fact.
     #[must_use]
     #[inline]
     pub fn with(mut self, name: &'a str, value: &'a str) -> Self {
@@ -240,8 +239,8 @@ impl<'a> Facts<'a> {
         self
     }
 
-    /// Notes a fact, in place of what was known by this name.
-    // Inlined, so that the head of a name that the program has in it is a number there.
+    /// Sets a fact, in place of an earlier value of this name.
+    // Inlined, so that the compiler computes the prefix of a literal name.
     #[inline]
     pub fn set(&mut self, name: &'a str, value: &'a str) {
         let head = name_prefix(name);
@@ -264,7 +263,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Notes one of very many facts.
+    /// Sets a fact beyond `INLINE`.
     #[cold]
     fn set_on_heap(&mut self, name: &'a str, value: &'a str) {
         match self.more.iter_mut().find(|fact| fact.0 == name) {
@@ -273,7 +272,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What is known by this name.
+    /// The value of the fact with this name.
     #[inline]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.iter()
@@ -281,13 +280,13 @@ impl<'a> Facts<'a> {
             .map(|(_, value)| value)
     }
 
-    /// All facts, in the order in which they were noted.
+    /// All facts, in the order in which they were set.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.inline[..self.used].iter().chain(&self.more).copied()
     }
 
-    /// The same, each with the head of its name.
+    /// Calls `each` with every fact and the prefix of its name.
     #[inline]
     pub(crate) fn each(&self, mut each: impl FnMut(u64, &'a str, &'a str)) {
         for (own, (name, value)) in self.heads.iter().zip(&self.inline).take(self.used) {
@@ -299,20 +298,21 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// The fact that holds the domain of a request of descriptors. No descriptor can set it.
+/// The fact that names the domain of a request of descriptors. No descriptor can set it.
 pub const DOMAIN: &str = "domain";
 
-/// The fact whose limits tiers are.
+/// The fact that tiers are keyed by.
 pub(crate) const TENANT: &str = "tenant";
 
-/// The fact that tells of a request of descriptors which keys a descriptor has, as `path/remote_address`: see
-/// [`descriptor_name`]. It is [`ALL_DESCRIPTORS`] where the facts of all descriptors stand together. No descriptor can set it.
+/// The fact that names the keys of a descriptor, such as `path/remote_address`: see [`descriptor_name`]. It is
+/// [`ALL_DESCRIPTORS`] in the set that joins the facts of all descriptors. No descriptor can set it.
 pub const DESCRIPTOR: &str = "descriptor";
 
-/// What [`DESCRIPTOR`] is where the facts of all descriptors of a request stand together.
+/// The value of [`DESCRIPTOR`] in the set that joins the facts of all descriptors of a request.
 pub const ALL_DESCRIPTORS: &str = "*";
 
-/// The keys of a descriptor in one text, for a condition on [`DESCRIPTOR`]. No two lists of keys are the same text.
+/// The keys of a descriptor in one text, for a condition on [`DESCRIPTOR`]. Two different lists of keys never give
+/// the same text.
 ///
 /// ```
 /// use tollgate_engine::facts::descriptor_name;
@@ -338,15 +338,15 @@ pub fn descriptor_name<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
     name
 }
 
-/// The fact that holds the address of the client. As a key it is the network that a client has.
+/// The fact that holds the client address. In a key it stands for the client's network.
 pub(crate) const IP: &str = "ip";
 
-/// Names of facts that requests commonly have; headers are `header.<name>` beside these.
+/// Names of facts that requests commonly have, beside `header.<name>`.
 pub const COMMON_FACTS: [&str; 11] = [
     "method", "path", "route", "host", "ip", "user", TENANT, "api_key", "tier", DOMAIN, DESCRIPTOR,
 ];
 
-/// Whether a fact is one that requests commonly have.
+/// Whether requests commonly have this fact.
 ///
 /// ```
 /// use tollgate_engine::facts::is_known_fact;
@@ -358,7 +358,7 @@ pub fn is_known_fact(name: &str) -> bool {
     COMMON_FACTS.contains(&name) || name.starts_with("header.") || name.starts_with("header:")
 }
 
-/// Up to eight bytes of a name, in one number: with its length, all of a short one.
+/// Up to eight bytes of a name, in one number. Together with the length, it identifies a short name completely.
 #[inline]
 pub(crate) const fn name_prefix(name: &str) -> u64 {
     let bytes = name.as_bytes();
@@ -366,7 +366,7 @@ pub(crate) const fn name_prefix(name: &str) -> u64 {
         return u64::from_le_bytes(*first);
     }
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // Two halves that may overlap.
+        // The two halves overlap if the name is shorter than eight bytes.
         let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
         return first as u64 | (last as u64) << 32;
     }
@@ -400,8 +400,7 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Facts<'a> {
     }
 }
 
-/// The name of a fact as policies know it: that of a header is in lower case, as headers are the same
-/// however they are written.
+/// The name of a fact as policies use it. A header's name is lowercased, because header names are case-insensitive.
 ///
 /// ```
 /// use tollgate_engine::facts::fact_name;
@@ -418,7 +417,7 @@ pub fn fact_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// One list of entries that a proxy sends about a request: Envoy's form of facts.
+/// One descriptor: a list of entries that a proxy sends about a request, Envoy's form of facts.
 ///
 /// ```
 /// use tollgate_engine::facts::Descriptor;
@@ -428,20 +427,20 @@ pub fn fact_name(name: &str) -> Cow<'_, str> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// Keys and values, from the outermost.
+    /// Keys and values, from the outermost entry.
     pub entries: &'a [(&'a str, &'a str)],
-    /// A limit that the proxy asks for in place of the configured one: so many in this unit.
+    /// A limit that the proxy sends in place of the configured one: a count per unit.
     pub limit: Option<(u32, Unit)>,
-    /// What this request costs here, if not what the whole request says; 0 peeks.
+    /// The cost of this descriptor, in place of the request's cost. A cost of 0 peeks.
     pub cost: Option<u64>,
-    /// Gives the cost back instead of taking it: at most what its counter has counted, whoever took it. A counter knows no
-    /// requests, so give back what a request [was charged](crate::engine::DescriptorStatus::charged) and no more: nothing of
-    /// one that was denied, whose refund would give back what others took.
+    /// Refunds the cost instead of charging it: at most what the counter has counted. A counter doesn't record which
+    /// request spent what, so refund what a request [was charged](crate::engine::DescriptorStatus::charged) and no
+    /// more. Don't refund a denied request, because that would return what others have spent.
     pub refund: bool,
 }
 
 impl<'a> Descriptor<'a> {
-    /// These entries, at the request's cost.
+    /// A descriptor with these entries, at the request's cost.
     pub const fn new(entries: &'a [(&'a str, &'a str)]) -> Self {
         Self {
             entries,
@@ -477,7 +476,7 @@ pub enum Unit {
     Year,
 }
 
-/// What each unit is called, and its length in seconds.
+/// The name of each unit, and its length in seconds.
 const UNIT_LENGTHS: [(&str, u64); Unit::ALL.len()] = [
     ("second", 1),
     ("minute", 60),
@@ -489,7 +488,7 @@ const UNIT_LENGTHS: [(&str, u64); Unit::ALL.len()] = [
 ];
 
 impl Unit {
-    /// All of them, the shortest first.
+    /// All units, the shortest first.
     pub const ALL: [Self; 7] = [
         Self::Second,
         Self::Minute,
@@ -514,7 +513,7 @@ impl Unit {
         Self::ALL.into_iter().find(is_as_long)
     }
 
-    /// As envoyproxy/ratelimit's files say it.
+    /// The name in envoyproxy/ratelimit's files.
     ///
     /// ```
     /// use tollgate_engine::facts::Unit;
@@ -525,7 +524,7 @@ impl Unit {
         UNIT_LENGTHS[self as usize].0
     }
 
-    /// Its length in seconds, as envoyproxy/ratelimit counts.
+    /// The length in seconds, as envoyproxy/ratelimit counts.
     pub const fn seconds(self) -> u64 {
         UNIT_LENGTHS[self as usize].1
     }

@@ -1,24 +1,24 @@
-//! Keys as text: what lists and logs show for a key can be read again, and finds that key.
+//! Keys as text: a key as lists and logs show it can be parsed again, and names the same key.
 //!
-//! A key is `name=value` pairs with one space between two of them. A value stands as it is unless a reader could take it
-//! for something else: an empty one, and one with spaces, quotes, backslashes, control characters or `*`, stands in double
-//! quotes with Rust's escapes. Text that was cut ends with `…`, outside of quotes.
+//! A key is a list of `name=value` pairs, separated by one space. A value is written unchanged unless it could be
+//! misread: an empty one, and one with spaces, quotes, backslashes, control characters or `*`, is in double quotes
+//! with Rust's escapes. Text that was cut ends with `…`, outside of quotes.
 
 use std::fmt;
 
-/// What follows a key of which only the beginning is shown.
+/// Follows a key that is cut off.
 pub(crate) const ELLIPSIS: char = '…';
 
-/// One pair of a key that was read from text.
+/// One pair of a key, parsed from text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyTextPair {
     pub(crate) name: String,
     pub(crate) value: String,
-    /// It stood in quotes, so that it is no pattern.
+    /// Whether the value was in quotes, and so is no pattern.
     pub(crate) is_quoted: bool,
 }
 
-/// Why a text is no key.
+/// Why a text isn't a key.
 ///
 /// ```
 /// use tollgate_engine::overrides::{KeyTextError, Target};
@@ -30,20 +30,20 @@ pub(crate) struct KeyTextPair {
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum KeyTextError {
-    /// There is nothing in it.
+    /// The text is empty.
     #[display("the key is empty: write name=value")]
     Empty,
-    /// A piece isn't `name=value`.
+    /// A part isn't `name=value`.
     #[display(
         "{_0:?} is no pair of a name and a value: write name=value, and quote a value with spaces"
     )]
     NoPair(String),
-    /// A quoted text has no end, or an escape that there isn't.
+    /// A quoted text has no end, or an unknown escape.
     #[display(
         "the quotes of {_0:?} don't close, or hold an escape that there isn't: use \\\", \\\\, \\n, \\r, \\t, \\0 and \\u{{…}}"
     )]
     Quotes(String),
-    /// A list has shown the beginning of a long key only.
+    /// The text is only the beginning of a long key, as lists show it.
     #[display(
         "the key ends with …: the list has shown its beginning only, so it names no key; take the whole of it from the client"
     )]
@@ -52,7 +52,7 @@ pub enum KeyTextError {
 
 impl std::error::Error for KeyTextError {}
 
-/// A name or a value, as it is shown.
+/// Displays a name or a value, in quotes if needed.
 pub(crate) struct QuotedText<'a>(pub(crate) &'a str);
 
 impl fmt::Display for QuotedText<'_> {
@@ -69,7 +69,7 @@ impl fmt::Display for QuotedText<'_> {
     }
 }
 
-/// A pair, as it is shown. A name with `=` is quoted too.
+/// Writes a pair. A name with `=` is quoted too.
 pub(crate) fn write_pair(
     f: &mut impl fmt::Write,
     name: &str,
@@ -82,7 +82,7 @@ pub(crate) fn write_pair(
     }
 }
 
-/// The pairs of a text.
+/// Parses the pairs of a text.
 pub(crate) fn read_pairs(text: &str) -> Result<Vec<KeyTextPair>, KeyTextError> {
     let mut pairs = Vec::new();
     let mut rest = text.trim();
@@ -114,7 +114,7 @@ pub(crate) fn read_pairs(text: &str) -> Result<Vec<KeyTextPair>, KeyTextError> {
     Ok(pairs)
 }
 
-/// A text up to a sign or a space, or one in quotes; whether it stood in them; and what follows.
+/// Parses a text up to `ends` or a space, or one in quotes. Returns whether it was in quotes, and the rest.
 fn read_piece(text: &str, ends: char) -> Result<(String, bool, &str), KeyTextError> {
     if !text.starts_with('"') {
         let end = text.find([ends, ' ']).unwrap_or(text.len());

@@ -1,7 +1,7 @@
-//! From request facts to a verdict, by rules that people can read.
+//! From the facts of a request to a decision, by rules that people can read.
 //!
-//! A [`Policy`] says which requests meet which limits. An [`Engine`] takes what is known of a request, its [`Facts`],
-//! and answers with a [`RequestDecision`]: passed or refused, by which rule, and when to come back.
+//! A [`Policy`] states which limits apply to which requests. An [`Engine`] takes the [`Facts`] of a request and
+//! returns a [`RequestDecision`]: allowed or denied, by which rule, and when to retry.
 //!
 //! ```
 //! use tollgate_engine::backend::Memory;
@@ -21,16 +21,16 @@
 //!
 //! let facts = Facts::new().with("user", "ada").with("path", "/api/orders");
 //! match engine.decide(&facts) {
-//!     // PersistenceOptions it while the request runs: it holds what the request has taken.
-//!     RequestDecision::Allowed(passed) => println!("served: {}", passed.decision()),
-//!     RequestDecision::Denied(refused) => println!("429 by {}: {}", refused.cause(), refused.decision()),
+//!     // Keep it while the request runs: it holds the request's permits.
+//!     RequestDecision::Allowed(allowed) => println!("served: {}", allowed.decision()),
+//!     RequestDecision::Denied(denied) => println!("429 by {}: {}", denied.cause(), denied.decision()),
 //! }
 //! assert!(engine.decide(&facts).allowed().is_some());
 //! assert!(engine.decide(&facts).denied().is_some()); // the third within a minute
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A program that has its rules elsewhere builds them without a text:
+//! A program that keeps its rules elsewhere builds a policy without a file:
 //!
 //! ```
 //! use tollgate::Rate;
@@ -52,20 +52,20 @@
 //!
 //! | you want | look at |
 //! |---|---|
-//! | to read a policy, and to show its mistakes | [`Policy`], [`LoadError`], [`render`] |
-//! | to decide, wait, look without charging, change the policy live | [`Engine`] |
+//! | to read a policy and show its mistakes | [`Policy`], [`LoadError`], [`render`] |
+//! | to decide, wait, peek without charging, reload the policy | [`Engine`] |
 //! | to count in this process | [`backend::Memory`] |
 //! | to count for a fleet | the crate `tollgate-redis` |
-//! | to put a policy in force when its file changes | `Engine::watch` (feature `watch`) |
-//! | to know why a request passed or not | [`explain`] |
-//! | to know what another policy would change | [`diff`] |
-//! | to be told of every decision | [`observer`] |
-//! | to count them by limiter | [`tally`] |
-//! | to know which keys are refused most | [`top`] |
-//! | to block a key, let it through, or give it another limit for a while | [`orders`] |
-//! | files of envoyproxy/ratelimit | [`envoy`] |
+//! | to reload a policy when its file changes | `Engine::watch` (feature `watch`) |
+//! | to learn why a request was allowed or denied | [`explain`] |
+//! | to learn what another policy would change | [`diff`] |
+//! | to observe every decision | [`observer`] |
+//! | to count decisions by limiter | [`counters`] |
+//! | to list the keys with the most denials | [`top_keys`] |
+//! | to block or bypass a key, or replace its limit, for a while | [`overrides`] |
+//! | to read files of envoyproxy/ratelimit | [`envoy`] |
 //!
-//! The way of a request, which is also the reading order of the code:
+//! The path of a request, which is also the reading order of the code:
 //!
 //! ```text
 //! request ─► Facts ─► Policy ─► checks ─► backend ─► Verdict
@@ -116,7 +116,7 @@ pub use load_result::{LoadError, LoadedPolicy};
 pub use policy::Policy;
 pub use sources::Sources;
 
-/// What the documents show is compiled.
+/// Compiles the examples of the policy reference.
 #[cfg(doctest)]
 #[allow(
     rustdoc::invalid_codeblock_attributes,
@@ -125,7 +125,7 @@ pub use sources::Sources;
 #[doc = include_str!("../docs/policy.md")]
 struct Documented;
 
-/// The example of the crate's front page.
+/// Compiles the example of the crate's front page.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

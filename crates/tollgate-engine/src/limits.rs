@@ -1,4 +1,4 @@
-//! What the engine and backends speak of: limits, checks, keys and answers. It depends on neither.
+//! The types that the engine and the backends share: limits, checks, keys and answers. They depend on neither.
 
 mod answer;
 mod check;

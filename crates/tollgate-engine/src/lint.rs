@@ -1,4 +1,4 @@
-//! What the author of a policy probably didn't mean: warnings with stable names, each with what to do instead.
+//! Lints: warnings about what the author of a policy probably didn't intend, with stable codes and help.
 
 use std::collections::HashSet;
 
@@ -24,12 +24,12 @@ mod redundant_limits;
 pub use codes::*;
 pub(crate) use condition_texts::impossible_value;
 
-/// Most warnings that are kept.
+/// The most warnings that are kept.
 const MAX_WARNINGS: usize = 1_000;
 
-/// What the author of a policy probably didn't mean, at the rules in question.
+/// Warns of what the author of a policy probably didn't intend, at the positions of the rules.
 ///
-/// Files that are read with [`Policy::from_path`] have been looked at already, with exact places.
+/// Files that are read with [`Policy::from_path`] have been linted already, with exact positions.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -56,12 +56,12 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     lint_with_spans(policy, &places)
 }
 
-/// The same for limits of trees of descriptors, each by itself: which of them a request meets is for the proxy to
-/// say, so none is compared with another.
+/// Lints the limits of descriptor trees, each by itself. The proxy decides which of them a request uses, so they
+/// aren't compared with one another.
 pub(crate) fn lint_domains(domains: &DescriptorDomains) -> Vec<Diagnostic> {
     let mut found = Warnings(Vec::new());
     for mut rule in envoy::convert_to_rules(domains).rules {
-        // None at all is how they say that something is blocked.
+        // A rate of zero is how Envoy's form blocks requests, so it isn't a mistake.
         rule.limits.rates.retain(|rate| rate.burst_size() > 0);
         let places = RuleSpans::all_at(rule.span, &rule.limits);
         check_rates(&mut found, &rule, &places);
@@ -72,7 +72,7 @@ pub(crate) fn lint_domains(domains: &DescriptorDomains) -> Vec<Diagnostic> {
     found.0
 }
 
-/// The same with the places of all parts.
+/// Lints a policy with the exact positions of its parts.
 pub(crate) fn lint_with_spans(policy: &Policy, places: &PolicySpans) -> Vec<Diagnostic> {
     let mut found = Warnings(Vec::new());
     for (rule, place) in active_rules(policy, places) {
@@ -92,7 +92,7 @@ pub(crate) fn lint_with_spans(policy: &Policy, places: &PolicySpans) -> Vec<Diag
     warnings
 }
 
-/// Rules that do something.
+/// The rules that aren't off.
 fn active_rules<'a>(
     policy: &'a Policy,
     places: &'a PolicySpans,
@@ -101,7 +101,7 @@ fn active_rules<'a>(
     rules.filter(|(rule, _)| rule.mode != Mode::Off)
 }
 
-/// The warnings so far, no more than people read.
+/// The warnings so far, bounded to a number that people can read.
 struct Warnings(Vec<Diagnostic>);
 
 impl Warnings {
@@ -132,11 +132,11 @@ fn check_rates(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
             found.warn(BURST_BELOW_ONE, *span, message, help);
             continue;
         }
-        // A window's burst is its count: there is nothing to choose.
+        // A window's burst is its count, so there is nothing to choose.
         let Some(period) = rate.period().filter(|_| is_bucket(algorithm)) else {
             continue;
         };
-        // A rate per part of a second is judged by what it is in a whole second, which is what people mean.
+        // A rate per part of a second is compared by its count per second, which is what people mean.
         const SECOND: u128 = 1_000_000_000;
         let count = u128::from(rate.count());
         let count = match period.as_nanos() {
@@ -144,7 +144,7 @@ fn check_rates(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
             _ => count,
         };
         let (least, most) = (count, count.saturating_mul(5));
-        // Where requests wait, a small burst is how they are spread.
+        // Where requests wait, a small burst is how they are spread out.
         if burst < least && rule.over == OverLimitAction::Deny {
             let message = format!(
                 "a burst of {burst} is below the {count} of the rate: clients that send in bunches are \
@@ -183,7 +183,7 @@ fn check_tiers(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     }
 }
 
-/// Words of paths and names behind which someone guesses passwords.
+/// Words in paths and names that suggest a login, where attackers guess passwords.
 const LOGIN_WORDS: &str = "auth authenticate authorize challenge credentials forgot login logon mfa oauth \
     oauth2 otp passwd password register reset session sessions signin signup sso token \
     totp verify";
@@ -202,12 +202,12 @@ fn check_open_on_failure(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     }
 }
 
-/// Whether nothing limits while the store can't be asked.
+/// Whether nothing limits requests while the store is unavailable.
 fn is_open_on_failure(failure: OnStoreFailure, rule: &Rule) -> bool {
     failure == OnStoreFailure::Open && rule.counting != Counting::Local
 }
 
-/// Warns of a quota that lets requests pass then, and says whether it does.
+/// Warns of a quota that is open while the store is unavailable. Returns whether it is.
 fn check_open_quota(found: &mut Warnings, rule: &Rule, place: &RuleSpans) -> bool {
     let is_open =
         rule.limits.quota.is_some() && is_open_on_failure(rule.on_store_failure.quota, rule);
@@ -219,11 +219,11 @@ fn check_open_quota(found: &mut Warnings, rule: &Rule, place: &RuleSpans) -> boo
     is_open
 }
 
-/// A word of the rule's paths or name that looks like a login.
+/// A word in the rule's paths or name that suggests a login.
 fn login_word(rule: &Rule) -> Option<&'static str> {
     let conditions = rule.matches.conditions.iter();
     let paths = conditions.filter(|(fact, _)| matches!(fact.as_str(), "path" | "route"));
-    // A condition that says what isn't wanted names none of the texts that are.
+    // A negated condition has no alternatives, so its text isn't read.
     let paths = paths.flat_map(|(_, pattern)| pattern.alternatives());
     let texts = paths.filter_map(Pattern::text);
     std::iter::once(rule.name.as_str())

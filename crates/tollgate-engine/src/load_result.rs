@@ -1,4 +1,4 @@
-//! What came of reading a policy: without errors, or with every one of them.
+//! The result of reading a policy: a policy without errors, or all errors.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -8,7 +8,7 @@ use crate::policy::Policy;
 use crate::render;
 use crate::sources::Sources;
 
-/// A policy without errors, with what may not be meant.
+/// A policy without errors, with its warnings.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -22,17 +22,17 @@ use crate::sources::Sources;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedPolicy {
-    /// What the files say.
+    /// The policy.
     pub policy: Policy,
-    /// What may not be meant, in the order of the files.
+    /// The warnings, in the order of the files.
     pub warnings: Vec<Diagnostic>,
     /// The files, as they were read.
     pub sources: Sources,
 }
 
-/// Files that are no policy: every error in them at once.
+/// All errors of files that aren't a valid policy.
 ///
-/// Its text is what people read, with the lines in question.
+/// Its text is for people, with the lines in question.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -44,19 +44,19 @@ pub struct LoadedPolicy {
 /// assert!(text.contains("did you mean \"limits\"?"));
 /// ```
 #[derive(Clone, PartialEq, derive_more::Debug, derive_more::Display, derive_more::Error)]
-// `Debug` is for a `main` that returns it.
+// `main` prints its error by `Debug`, so this is readable too.
 #[debug("the policy has errors\n{self}")]
 #[display("{}", render::to_text(errors, sources))]
 pub struct LoadError {
-    /// What is wrong, in the order of the files.
+    /// The errors, in the order of the files.
     pub errors: Vec<Diagnostic>,
-    /// The files, as far as they were read; one that couldn't be is there without a text.
+    /// The files, as far as they were read. One that couldn't be read has no text.
     pub sources: Sources,
 }
 
 impl LoadError {
-    /// The error that is the likeliest cause of the others in one line, with its place and what to do about it, and
-    /// how many more there are: an unknown field rather than the limit that the rule lacks without it.
+    /// Summarizes the likeliest cause in one line, with its position, what to do about it, and the number of further
+    /// errors. For example, an unknown field ranks before the missing limit that follows from it.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -67,7 +67,7 @@ impl LoadError {
     /// ```
     pub fn summary(&self) -> String {
         let reports = render::to_reports(&self.errors, &self.sources);
-        // The first of those that matter most: errors are in the order of the files.
+        // `min_by_key` returns the first of equals, and errors are in the order of the files.
         let Some(first) = reports
             .iter()
             .min_by_key(|report| symptom_rank(report.code))
@@ -75,7 +75,7 @@ impl LoadError {
             return "the policy has errors".to_owned();
         };
         let place = match first.line {
-            // A file as a whole, which is often named already.
+            // A file as a whole has no position, and is often named in the message already.
             0 if first.message.contains(first.file) => String::new(),
             0 => format!("{}: ", first.file),
             line => format!("{}:{line}:{}: ", first.file, first.column),
@@ -90,7 +90,7 @@ impl LoadError {
         render::escaped(&line.replace('\n', " ")).into_owned()
     }
 
-    /// Whether the same files may be read a moment later: the process had no file descriptor left.
+    /// Whether a retry may succeed with the same files, because the process had no file descriptor left.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -104,8 +104,8 @@ impl LoadError {
     }
 }
 
-/// A number that two readings of a policy's files share if the files said the same: their names and texts, and what is
-/// wrong with them. An empty file has the text of a missing one.
+/// A hash of what was read: the names and texts of the files, and the errors. Two readings of unchanged files have
+/// the same one. An empty file counts like a missing one.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -127,7 +127,7 @@ pub fn fingerprint(read: &Result<LoadedPolicy, LoadError>) -> u64 {
     hasher.finish()
 }
 
-/// How likely it is that an error only follows from another.
+/// Ranks an error by how likely it only follows from another.
 fn symptom_rank(code: &str) -> u8 {
     let follows = [
         codes::NO_LIMIT,
@@ -144,7 +144,7 @@ fn symptom_rank(code: &str) -> u8 {
     }
 }
 
-/// The files that were read, whatever came of it.
+/// The files that were read, with errors or without.
 pub(crate) fn sources_of_result(read: &Result<LoadedPolicy, LoadError>) -> &Sources {
     match read {
         Ok(checked) => &checked.sources,

@@ -1,8 +1,8 @@
-//! Which of many rules a request meets, without a look at most of them.
+//! Finds which of many rules match a request, without comparing most of them.
 //!
-//! Each rule is filed under its most selective condition: by value for exact ones, in a sorted table
-//! for prefixes and the literal heads of globs, in a tree of bits for networks. A request looks up
-//! each of its facts once, and only rules that are filed under what it found are checked in full.
+//! Each rule is indexed under its most selective condition: exact ones by value, prefixes and the literal prefixes of
+//! globs in a sorted table, networks in a binary tree. A request looks up each of its facts once. Only the rules
+//! under the results are compared in full.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -35,26 +35,26 @@ use inline_vec::InlineVec;
 use pattern::CompiledPattern;
 use regex::RegexCache;
 
-/// Facts that are looked up without asking for memory; those of policies with more are looked up
-/// when a rule asks for them.
+/// How many facts are stored without an allocation. If a policy reads more facts, the others are looked up when a
+/// rule reads them.
 const SLOTS: usize = 16;
-/// Facts that are read as addresses once a request; others when a rule asks.
+/// How many facts are parsed as addresses once per request. Others are parsed when a rule reads them.
 const ADDRESSES: usize = 2;
 
 /// Numbers of rules, in the order of the file.
 pub(crate) type Numbers = InlineVec<u32, 32>;
 
-/// A pattern that can't be used.
+/// An invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display, derive_more::Error)]
 #[display("pattern {pattern:?}: {why}")]
 pub struct PatternError {
-    /// As it was written.
+    /// The pattern as it was written.
     pub pattern: String,
-    /// What is wrong with it.
+    /// Why it is invalid.
     pub why: String,
 }
 
-/// Many rules, compiled.
+/// The compiled conditions of many rules.
 ///
 /// ```
 /// use tollgate_engine::Facts;
@@ -76,12 +76,12 @@ pub struct PatternError {
 #[derive(Debug)]
 pub struct Matcher {
     pub(crate) slots: FactIndex,
-    /// Of all rules, one rule's after another's.
+    /// The conditions of all rules, one rule after the other.
     conditions: Box<[Condition]>,
-    /// Where each rule's conditions begin, and in the end how many there are.
+    /// The index of each rule's first condition, and at the end the number of all conditions.
     starts: Box<[u32]>,
     index: RuleIndex,
-    /// Globs that are walked together.
+    /// Globs that are matched together.
     glob_sets: GlobSets,
 }
 
@@ -93,19 +93,19 @@ struct Condition {
     test: CompiledPattern,
 }
 
-/// The facts that anything asks for, by number.
+/// The facts that a policy reads, by number.
 #[derive(Debug, Default)]
 pub(crate) struct FactIndex {
     names: Vec<Box<str>>,
     numbers: HashMap<Box<str>, u32, FixedState>,
-    /// The head and the length of each name.
+    /// The prefix and the length of each name.
     short: Vec<(u64, usize)>,
-    /// Those that are read as addresses.
+    /// The facts that are parsed as addresses.
     addresses: Vec<u32>,
 }
 
 impl FactIndex {
-    /// The number of this fact, which is asked for from now on.
+    /// The number of this fact, which is added if it is new.
     pub(crate) fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -117,22 +117,22 @@ impl FactIndex {
         number
     }
 
-    /// The number of this fact, if anything asks for it.
+    /// The number of this fact, if the policy reads it.
     pub(crate) fn number_of(&self, name: &str) -> Option<u32> {
         self.numbers.get(name).copied()
     }
 
-    /// All of them, by number.
+    /// All names, by number.
     pub(crate) fn names(&self) -> &[Box<str>] {
         &self.names
     }
 
-    /// What a number stands for.
+    /// The name with this number.
     pub(crate) fn name(&self, slot: u32) -> &str {
         &self.names[slot as usize]
     }
 
-    /// Has this fact read as an address.
+    /// Has this fact parsed as an address once per request.
     pub(crate) fn read_as_address(&mut self, slot: u32) {
         if self.addresses.len() < ADDRESSES && !self.addresses.contains(&slot) {
             self.addresses.push(slot);
@@ -146,12 +146,13 @@ impl FactIndex {
         }
         let own = (head, name.len());
         let is_own = |(slot, short): (usize, &(u64, usize))| {
+            // The prefix and the length identify a name of at most eight bytes.
             *short == own && (name.len() <= 8 || *self.names[slot] == *name)
         };
         self.short.iter().enumerate().position(is_own)
     }
 
-    /// What a request has of them.
+    /// The values of a request's facts.
     #[cfg(test)]
     pub(crate) fn look_up<'s, 'f>(&'s self, facts: &'f Facts<'f>) -> FactValues<'s, 'f> {
         let mut known = FactValues::new(self, facts);
@@ -161,18 +162,18 @@ impl FactIndex {
     }
 }
 
-/// What is known of a request, by number.
+/// The values of a request's facts, by number.
 pub(crate) struct FactValues<'s, 'f> {
     slots: &'s FactIndex,
     pub(crate) facts: &'f Facts<'f>,
     texts: [Option<&'f str>; SLOTS],
     addresses: [Option<Address>; ADDRESSES],
-    /// The longest that anything asks for, and its length.
+    /// The longest value of a fact that the policy reads: its number and its length.
     pub(crate) longest: (u32, usize),
 }
 
 impl<'s, 'f> FactValues<'s, 'f> {
-    /// Nothing so far.
+    /// No values yet.
     #[inline]
     pub(crate) fn new(slots: &'s FactIndex, facts: &'f Facts<'f>) -> Self {
         Self {
@@ -184,7 +185,8 @@ impl<'s, 'f> FactValues<'s, 'f> {
         }
     }
 
-    /// Looks up what the request has. Apart from [`new`](Self::new), so that nothing this large moves.
+    /// Looks up the values of the request. It is separate from [`new`](Self::new), so that this large struct is
+    /// filled in place and never moved.
     #[inline]
     pub(crate) fn look_up(&mut self) {
         let (slots, texts, longest) = (self.slots, &mut self.texts, &mut self.longest);
@@ -201,7 +203,7 @@ impl<'s, 'f> FactValues<'s, 'f> {
         });
     }
 
-    /// Reads those that are addresses.
+    /// Parses the facts that are addresses.
     #[inline]
     pub(crate) fn read_addresses(&mut self) {
         let slots = self.slots;
@@ -239,7 +241,7 @@ impl<'s, 'f> FactValues<'s, 'f> {
         condition.test.holds_by(text, address, &mut globs)
     }
 
-    /// What a condition is about.
+    /// The value that a condition tests.
     #[inline]
     fn condition_input(&self, condition: &Condition) -> (Option<&'f str>, Option<Address>) {
         let address = if condition.wants_address {
@@ -255,12 +257,12 @@ impl Matcher {
     /// Compiles these rules.
     ///
     /// # Errors
-    /// If a pattern can't be read: a regular expression, a network, a glob that is too long.
+    /// If a pattern is invalid: a regular expression, a network, or a glob that is too long.
     pub fn new(rules: &[MatchConditions]) -> Result<Self, PatternError> {
         Self::with_slots(rules.iter(), FactIndex::default())
     }
 
-    /// Compiles rules, and files their facts beside others that are asked for.
+    /// Compiles rules, and adds their facts to an index that has others already.
     pub(crate) fn with_slots<'a>(
         rules: impl Iterator<Item = &'a MatchConditions>,
         mut slots: FactIndex,
@@ -273,7 +275,7 @@ impl Matcher {
             for (fact, pattern) in &rule.conditions {
                 let slot = slots.number(fact);
                 let test = match pattern {
-                    // Rules seldom share these, so each has its own.
+                    // Rules seldom share these patterns, so each rule has its own.
                     Pattern::Exact(_) | Pattern::Glob(_) | Pattern::Prefix(_) => {
                         CompiledPattern::new(pattern, &mut regexes, &mut globs)?
                     }
@@ -314,7 +316,7 @@ impl Matcher {
         })
     }
 
-    /// The numbers of all rules that these facts meet, in order.
+    /// The numbers of all rules that match these facts, in order.
     pub fn matching(&self, facts: &Facts<'_>) -> Vec<u32> {
         let mut numbers = Numbers::new();
         let mut known = FactValues::new(&self.slots, facts);
@@ -325,20 +327,20 @@ impl Matcher {
         numbers.as_slice().to_vec()
     }
 
-    /// Adds the numbers of rules that may match, without asking for memory unless they are very many,
-    /// and starts to fetch their conditions. First come those that nearly every request meets.
+    /// Adds the numbers of rules that may match, and starts to load their conditions. It allocates only if there are
+    /// very many. Rules that nearly every request matches come first.
     #[inline]
     pub(crate) fn candidates(&self, known: &FactValues<'_, '_>, numbers: &mut Numbers) {
         self.index.candidates(known, numbers);
         for number in numbers.as_slice() {
             for condition in self.conditions_of(*number) {
-                // A load that nobody waits for: those of several overlap.
+                // Loads whose results aren't used yet, so that the cache misses of several rules overlap.
                 black_box(condition.slot);
             }
         }
     }
 
-    /// Leaves those of the candidates that match, in order.
+    /// Keeps the candidates that match, in order.
     #[inline]
     pub(crate) fn keep_matching(&self, known: &FactValues<'_, '_>, numbers: &mut Numbers) {
         if self
@@ -350,7 +352,7 @@ impl Matcher {
         self.retain_matching(numbers, |condition| known.holds(condition));
     }
 
-    /// The same for many rules on a long text: globs of one head walk over it together.
+    /// The same for many rules on a long text: globs with a common prefix are matched in one pass.
     #[cold]
     #[inline(never)]
     fn keep_matching_together(&self, known: &FactValues<'_, '_>, numbers: &mut Numbers) {
@@ -360,7 +362,7 @@ impl Matcher {
         });
     }
 
-    /// Leaves those of which all conditions hold, in order.
+    /// Keeps the candidates whose conditions all hold, sorted and without duplicates.
     #[inline(always)]
     fn retain_matching(&self, numbers: &mut Numbers, mut holds: impl FnMut(&Condition) -> bool) {
         let candidates = numbers.as_mut_slice();
@@ -380,7 +382,7 @@ impl Matcher {
         numbers.truncate(kept);
     }
 
-    /// Whether a rule has a condition on a fact. Tiers have none.
+    /// Whether a rule has a condition on a fact. Tiers have no conditions.
     pub(crate) fn has_condition_on(&self, number: usize, slot: u32) -> bool {
         let starts = self.starts.get(number).zip(self.starts.get(number + 1));
         starts.is_some_and(|(start, end)| {
@@ -397,7 +399,7 @@ impl Matcher {
     }
 }
 
-/// Sorts what is mostly a handful, and nearly sorted.
+/// Sorts numbers that are usually few and nearly sorted: an insertion sort is fastest for these.
 #[inline]
 fn sort_nearly_sorted(numbers: &mut [u32]) {
     if numbers.len() > 16 {

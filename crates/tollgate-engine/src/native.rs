@@ -1,6 +1,6 @@
 //! The native form of a policy: limits by facts, tiers, and requests that are exempt or blocked.
 //!
-//! Every field and every word stands once in `native/fields.rs`; the JSON Schema, a file, says what each is for.
+//! All names of fields and values are in `native/field_names.rs`. The JSON Schema, a separate file, documents each.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,14 +25,14 @@ use reader::{Fields, PolicyReader, RULES_EXPECTED, unchanged};
 pub(crate) use reader::{MAX_NAME_LENGTH, Problems};
 pub(crate) use rule::MAX_KEY_FACTS;
 
-/// A policy and where its parts stand, for those who judge it.
+/// A policy with the positions of its parts, for lints.
 #[derive(Debug, Default)]
 pub(crate) struct DecodedPolicy {
     pub(crate) policy: Policy,
     pub(crate) places: PolicySpans,
 }
 
-/// Where the parts of a policy stand: rules in the order of the policy, tiers by name.
+/// The positions of a policy's parts: rules in the order of the policy, tiers by name.
 #[derive(Debug, Default)]
 pub(crate) struct PolicySpans {
     pub(crate) rules: Vec<RuleSpans>,
@@ -40,18 +40,18 @@ pub(crate) struct PolicySpans {
     pub(crate) tenants: BTreeMap<String, Span>,
     pub(crate) default_tier: Span,
     pub(crate) tier_fact: Span,
-    /// Each fact that is asked for.
+    /// Each mention of a fact.
     pub(crate) fact_mentions: Vec<FactMention>,
     /// The text of each condition, as it is written.
     pub(crate) condition_texts: Vec<ConditionText>,
 }
 
-/// Where a fact is asked for.
+/// The position of a mention of a fact.
 #[derive(Clone, Debug)]
 pub(crate) struct FactMention {
     pub(crate) fact: String,
     pub(crate) span: Span,
-    /// As a condition.
+    /// Whether it is in a condition.
     pub(crate) is_condition: bool,
 }
 
@@ -64,10 +64,10 @@ pub(crate) struct ConditionText {
     pub(crate) span: Span,
 }
 
-/// How a condition says what its text means.
+/// How a condition states the meaning of its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConditionForm {
-    /// Not at all: a glob if there is a `*` in it, else this very text.
+    /// Not stated: a glob if it has a `*`, otherwise an exact text.
     Plain,
     Exact,
     Glob,
@@ -76,7 +76,7 @@ pub(crate) enum ConditionForm {
     Network,
 }
 
-/// Where the parts of a rule or a tier stand.
+/// The positions of the parts of a rule or a tier.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleSpans {
     pub(crate) name: Span,
@@ -91,7 +91,7 @@ pub(crate) struct RuleSpans {
 }
 
 impl RuleSpans {
-    /// For a rule of which only the whole's place is known.
+    /// For a rule of which only the overall position is known.
     pub(crate) fn all_at(span: Span, limits: &Limits) -> Self {
         Self {
             name: span,
@@ -106,7 +106,7 @@ impl RuleSpans {
     }
 }
 
-/// Reads the trees of all files into one policy, and notes every error.
+/// Decodes the trees of all files into one policy, and reports every error.
 pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems) -> DecodedPolicy {
     let mut reader = PolicyReader {
         sources,
@@ -119,18 +119,18 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
         rule_names: HashMap::new(),
         lists_facts: false,
     };
-    let said = trees.iter().filter(|tree| tree.value != Value::Null);
-    let files =
-        said.filter_map(|tree| reader.read_fields(tree, "a policy", field_names::POLICY_FIELDS));
+    let documents = trees.iter().filter(|tree| tree.value != Value::Null);
+    let files = documents
+        .filter_map(|tree| reader.read_fields(tree, "a policy", field_names::POLICY_FIELDS));
     let files: Vec<_> = files.collect();
-    // Rules go by what is said for all of them, whichever file says it.
+    // All settings are read first, because they apply to the rules of every file.
     files.iter().for_each(|file| reader.read_settings(file));
     files.iter().for_each(|file| reader.read_lists(file));
     reader.finish_policy(trees)
 }
 
 impl PolicyReader<'_> {
-    /// Rules, tiers and lists of requests.
+    /// Reads rules, tiers and lists of requests.
     fn read_lists(&mut self, fields: &Fields<'_>) {
         if let Some(node) = fields.get("limits") {
             for item in self.read_list(node, RULES_EXPECTED) {
@@ -151,10 +151,10 @@ impl PolicyReader<'_> {
         self.policy.block.extend(block);
     }
 
-    /// Fields that hold one value for the whole policy.
+    /// Reads fields with one value for the whole policy.
     fn read_settings(&mut self, fields: &Fields<'_>) {
         if let Some(node) = fields.get("include") {
-            // The loader has read them; here only what is no path is noted.
+            // The loader has read the files already. Only values that aren't paths are reported here.
             for item in self.list_or_single(node, "the paths of files") {
                 if item.as_text().is_none_or(str::is_empty) {
                     self.report_type(item, "the path of a file");
@@ -191,7 +191,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A field that only one of the files may have.
+    /// Reads a field that only one of the files may set.
     fn single_field<'n>(&mut self, fields: &Fields<'n>, name: &'static str) -> Option<&'n Node> {
         let node = fields.get(name)?;
         let place = fields.describe_place(name);
@@ -235,7 +235,7 @@ impl PolicyReader<'_> {
                 self.policy.tiers.insert(name.clone(), own);
             }
             places.name = place.span;
-            // A tier with errors is still one that tenants may name.
+            // A tier with errors may still be named by tenants.
             self.places.tiers.insert(name, places);
         }
     }
@@ -247,7 +247,7 @@ impl PolicyReader<'_> {
                 continue;
             };
             if let Some(first) = self.places.tenants.get(&tenant) {
-                // Only another file can have it: within one, the parser has said so.
+                // The first is in another file: within one file, the parser has reported the duplicate.
                 self.report_duplicate_name("tenant", &tenant, *first, place.span);
                 continue;
             }
@@ -256,7 +256,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Notes that two have one name.
+    /// Reports a duplicate name.
     fn report_duplicate_name(&mut self, what: &str, name: &str, first: Span, second: Span) {
         let name = reader::truncate_text(name);
         let message = format!("a second {what} of the name {name:?}");
@@ -264,7 +264,7 @@ impl PolicyReader<'_> {
         self.report_with_help(codes::DUPLICATE_NAME, message, second, help);
     }
 
-    /// Notes facts that aren't in the policy's list of facts, if it has one.
+    /// Reports facts that aren't in the policy's list of facts, if it has one.
     fn check_declared_facts(&mut self) {
         let mentions = std::mem::take(&mut self.places.fact_mentions);
         let checked = if self.lists_facts { &mentions[..] } else { &[] };
@@ -291,7 +291,7 @@ impl PolicyReader<'_> {
             policy: std::mem::take(&mut self.policy),
             places: std::mem::take(&mut self.places),
         };
-        // Names may be in what wasn't read, or in a rule with another error.
+        // Otherwise a name may be in a part that wasn't read, or in a rule with another error.
         if self.problems.is_complete() {
             references::check_references(&mut self, &decoded);
             let nothing = decoded.policy.rules.is_empty()

@@ -1,4 +1,4 @@
-//! An observer, which is told of every verdict: for metrics, logs and traces.
+//! An observer, which gets every decision: for metrics, logs and traces.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::limits::RequestKey;
 use crate::policy::{Mode, OnStoreFailure};
 use crate::warning::Warning;
 
-/// Is told of every verdict, on the thread that decides, once it is given to
-/// [`Engine::with_observer`](crate::Engine::with_observer). An engine without one neither reads the clock
-/// for it nor calls anything.
+/// Gets every decision, on the thread that decides, once it is set by
+/// [`Engine::with_observer`](crate::Engine::with_observer). An engine without an observer neither reads the clock for
+/// it nor calls anything.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,23 +27,24 @@ use crate::warning::Warning;
 /// }
 /// ```
 pub trait Observer: Send + Sync {
-    /// A request was decided, or a rule in shadow would have refused it. Of a request of descriptors, each
-    /// that met a limit is told; of one that met none, that.
+    /// Called when a request is decided, and when a rule in shadow mode would have denied it. For a request of
+    /// descriptors, it is called for each descriptor with a limit, or once if none has one.
     fn on_decision(&self, event: &Event<'_>);
 
-    /// A limit of the policy in force never applies: it found its key in none of its first hundred requests, say. Each
-    /// [`Warning`] is told once, by the request that makes it known; an observer of refusals alone is told, too.
+    /// Called when a limit of the policy in force never applies, for example if its first hundred requests all lacked
+    /// its key. Each [`Warning`] is reported once, by the request that reveals it, even to an observer that wants
+    /// denials only.
     fn on_warning(&self, warning: &Warning) {
         let _ = warning;
     }
 
-    /// What it is told of. Asked when it is given to an engine, and again when something is told.
+    /// The events that the observer wants. Read when the observer is set, and again before each event.
     fn wants(&self) -> ObserverInterest {
         ObserverInterest::Everything
     }
 }
 
-/// What an [`Observer`] is told of.
+/// The events that an [`Observer`] gets.
 ///
 /// ```
 /// use tollgate_engine::observer::{Event, Observer, ObserverInterest};
@@ -53,7 +54,7 @@ pub trait Observer: Send + Sync {
 /// impl Observer for Log {
 ///     fn on_decision(&self, event: &Event<'_>) {
 ///         if let (Some(key), Some(reason)) = (event.key, event.reason) {
-///             println!("{} refused {:x?}: {reason}", event.cause, key.fingerprint());
+///             println!("{} denied {:x?}: {reason}", event.cause, key.fingerprint());
 ///         }
 ///     }
 ///
@@ -65,15 +66,15 @@ pub trait Observer: Send + Sync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ObserverInterest {
-    /// Every verdict.
+    /// Every decision.
     #[default]
     Everything,
-    /// Refusals, and what rules in shadow would have refused. What passes costs nothing then: the clock isn't read, so
-    /// nobody is told how long a decision [took](Event::duration).
+    /// Denials, and what rules in shadow mode would have denied. Allowed requests then cost nothing: the clock isn't
+    /// read, so [`Event::duration`] is zero.
     Denials,
 }
 
-/// What an [`Observer`] is told.
+/// An event for an [`Observer`].
 ///
 /// ```
 /// use tollgate_engine::observer::Event;
@@ -89,23 +90,23 @@ pub enum ObserverInterest {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// What decided.
+    /// What made the decision: a rule, a tier, a list or an override.
     pub cause: Cause<'a>,
-    /// The key by which it was decided; none if no rule decided. Its fingerprint tells it from others, and as text it is
-    /// what the client has sent: `user=42`.
+    /// The key of the decision. `None` if no rule decided. Its fingerprint identifies it. Its text is what the client
+    /// sent, such as `user=42`.
     pub key: Option<RequestKey<'a>>,
-    /// Why it was refused, or would have been; none if it passed.
+    /// Why the request was denied, or would have been. `None` if it was allowed.
     pub reason: Option<DenyReason>,
-    /// Whether what decided is enforced for this key, or only counts.
+    /// Whether the cause is enforced for this key, or only counts.
     pub mode: Mode,
-    /// For how many keys in a hundred the rule does: 100 or 0 unless it is being rolled out.
+    /// The percentage of keys for which the rule is enforced: 100 or 0 unless the rule is being rolled out.
     pub enforced_percent: u8,
-    /// What was decided: for a rule in shadow, what it would have been.
+    /// The decision. For a rule in shadow mode, the decision that it would have made.
     pub decision: Decision,
-    /// What decided if a store couldn't be asked; none if it was, or there is none.
+    /// What decided if a store was unavailable. `None` if the store answered, or there is none.
     pub fallback: Option<OnStoreFailure>,
-    /// Whether it passed, and the limit is as far used as the policy calls near.
+    /// Whether the request was allowed, and the limit's use is what the policy calls near the limit.
     pub near_limit: bool,
-    /// How long the whole decision took; zero for one who [wants](Observer::wants) refusals alone.
+    /// How long the whole decision took. Zero for an observer that [wants](Observer::wants) denials only.
     pub duration: Duration,
 }

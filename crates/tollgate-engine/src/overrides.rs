@@ -1,7 +1,7 @@
-//! Orders of operators: a key that is blocked, let through, or has another limit, for a while.
+//! Overrides of operators: a block, a bypass or another limit for a key, for a while.
 //!
-//! They lie over the policy and change nothing in it: a reload keeps them, and each ends by itself. See
-//! [`Engine::order`](crate::Engine::order).
+//! They take precedence over the policy and change nothing in it: a reload keeps them, and each expires by itself.
+//! See [`Engine::add_override`](crate::Engine::add_override).
 
 use std::fmt;
 use std::time::Duration;
@@ -18,12 +18,12 @@ pub use target::{FactPattern, Target, TargetKey};
 
 pub(crate) use target::as_str_pairs;
 
-/// How many orders an engine has at the most.
+/// The most overrides that an engine keeps.
 pub const MAX_OVERRIDES: usize = 10_000;
-/// The longest that an order lasts: 30 days. What is meant to last longer belongs into the policy.
+/// The longest duration of an override: 30 days. A longer change belongs in the policy.
 pub const MAX_OVERRIDE_DURATION: Duration = Duration::from_secs(30 * 86_400);
 
-/// What an operator wants: for [`Engine::order`](crate::Engine::order).
+/// An override that an operator adds with [`Engine::add_override`](crate::Engine::add_override).
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,7 +44,7 @@ pub struct NewOverride {
     pub(crate) facts: OverrideFacts,
 }
 
-/// Which facts an order may name that is for no rule.
+/// Which facts an override without a rule may name.
 ///
 /// ```
 /// use tollgate_engine::overrides::OverrideFacts;
@@ -54,16 +54,16 @@ pub struct NewOverride {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OverrideFacts {
-    /// Those that the policy names, and those that requests [commonly have](crate::facts::is_known_fact): a name with a
-    /// typing mistake would be for nobody.
+    /// The facts that the policy names, and those that requests [commonly have](crate::facts::is_known_fact). A
+    /// misspelt name would match no request.
     #[default]
     Known,
-    /// Any: requests have facts that the policy doesn't name.
+    /// Any fact, for requests with facts that the policy doesn't name.
     Any,
 }
 
 impl NewOverride {
-    /// That this be done to that target, for so long.
+    /// An override with this action on this target, for this long.
     pub fn new(act: OverrideAction, target: Target, lasts: Duration) -> Self {
         Self {
             act,
@@ -74,7 +74,7 @@ impl NewOverride {
         }
     }
 
-    /// Which facts it may name.
+    /// Sets which facts the override may name.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -89,14 +89,14 @@ impl NewOverride {
         self
     }
 
-    /// Who wants it, for those who see it later.
+    /// Records the author, for people who list the overrides later.
     pub fn author(mut self, who: impl Into<String>) -> Self {
         self.by = who.into();
         self
     }
 }
 
-/// What is done to a target.
+/// What an override does to its target.
 ///
 /// ```
 /// use tollgate::Rate;
@@ -109,20 +109,22 @@ impl NewOverride {
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum OverrideAction {
-    /// Its requests are refused until the order ends, for the reason [`Blocked`](crate::verdict::DenyReason::Blocked). A
-    /// rule in shadow only tells of it.
+    /// Denies the target's requests until the override expires, for the reason
+    /// [`Blocked`](crate::verdict::DenyReason::Blocked). For a rule in shadow mode, it only reports what it would
+    /// deny.
     #[display("block")]
     Block,
-    /// The rule neither counts nor refuses them. Blocks and the policy's lists stay in force.
+    /// The rule neither counts nor denies the target's requests. Blocks and the policy's lists stay in force.
     #[display("bypass")]
     Bypass,
-    /// The rule has another limit for them. What they have spent counts on, as after a reload that changes the rule.
+    /// The rule has another limit for the target. What the target has spent still counts, as after a reload that
+    /// changes the rule.
     #[display("override with {_0}")]
     Limit(ReplacementLimits),
 }
 
 impl OverrideAction {
-    /// In one word.
+    /// The action's name, in one word.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Block => "block",
@@ -132,9 +134,10 @@ impl OverrideAction {
     }
 }
 
-/// The limits that stand in for a rule's, each for the one of its sort: by the rule's algorithm and period of quotas.
+/// The limits that replace a rule's. Each replaces the limit of its kind, with the rule's algorithm and quota period.
 ///
-/// Of several rates it is for the one with the same period. What isn't given stays as the rule has it.
+/// If there are several rates, each replaces the one with the same period. A limit that isn't given stays as in the
+/// rule.
 ///
 /// ```
 /// use tollgate::Rate;
@@ -145,11 +148,11 @@ impl OverrideAction {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplacementLimits {
-    /// The rates, each with its burst: of a rule with several, each by the period of one of them.
+    /// The rates, each with its burst. If the rule has several, each must have the period of one of them.
     pub rates: Vec<Rate>,
-    /// How much the quota is, in the rule's period.
+    /// The count of the quota, in the rule's period.
     pub quota: Option<u64>,
-    /// How many concurrent.
+    /// The most requests in flight.
     pub concurrency: Option<u32>,
 }
 
@@ -163,7 +166,7 @@ impl fmt::Display for ReplacementLimits {
     }
 }
 
-/// An order that an engine has.
+/// An override that is in an engine.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -185,27 +188,27 @@ impl fmt::Display for ReplacementLimits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Override {
-    /// Tells it from all others of its engine, also of those that are gone.
+    /// The override's number. An engine never reuses one.
     pub id: u64,
-    /// What is done.
+    /// The action.
     pub act: OverrideAction,
-    /// To whom.
+    /// The target.
     pub target: Target,
-    /// Who wanted it.
+    /// The author.
     pub by: String,
-    /// When, by the wall clock.
+    /// When the override was added, by the wall clock.
     pub made_at: Timestamp,
-    /// When it ends, by the wall clock.
+    /// When it expires, by the wall clock.
     pub until: Timestamp,
-    /// What it does by the policy in force.
+    /// Its effect under the policy in force.
     pub effect: OverrideStatus,
-    /// How many requests it has decided: blocked, let through, or held to its limits.
+    /// How many requests it has decided: blocked, bypassed, or checked against its limits.
     pub used_count: u64,
-    /// When it did so last, by the wall clock.
+    /// When it last decided a request, by the wall clock.
     pub last_used_at: Option<Timestamp>,
 }
 
-/// What an order does by the policy in force.
+/// The effect of an override under the policy in force.
 ///
 /// ```
 /// use tollgate_engine::overrides::{OverrideStatus, OverrideError};
@@ -216,13 +219,13 @@ pub struct Override {
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum OverrideStatus {
-    /// What it says.
+    /// The override acts as written.
     #[display("in force")]
     InForce,
-    /// It blocks by a rule, or under a policy, that is in shadow: what it would refuse is told, and passes.
+    /// It blocks for a rule or policy that is in shadow mode: it reports what it would deny, and allows it.
     #[display("in shadow")]
     InShadow,
-    /// Nothing, because of this: another policy may change that, while it lasts.
+    /// The override has no effect, for this reason. Another policy may change that before it expires.
     #[display("idle: {_0}")]
     Idle(OverrideError),
 }

@@ -1,6 +1,7 @@
-//! What a policy says, whatever file it came from: rules with their matches, keys and limits.
+//! The model of a policy, whatever file it came from: rules with their conditions, keys and limits.
 //!
-//! Decoders make it ([`native`](crate), Envoy's form); the engine compiles it. It holds no state.
+//! Decoders build it ([`native`](crate::native), [`envoy`](crate::envoy)), and the engine compiles it. It holds no
+//! state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +22,7 @@ pub use failure_modes::{FailureModes, OnStoreFailure};
 pub use replica_share::ReplicaShare;
 pub use tollgate::OnMissingKey;
 
-/// All that one set of files says.
+/// The content of one set of policy files.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -35,31 +36,32 @@ pub use tollgate::OnMissingKey;
 pub struct Policy {
     /// Limits by facts, in the order of the file.
     pub rules: Vec<Rule>,
-    /// Facts of one's own that requests have, beside those that all may have. None: nothing is said of them.
+    /// Names of facts that this deployment's requests have, beside the common ones. Empty: the policy doesn't list
+    /// them.
     pub facts: Vec<String>,
-    /// What each tier allows a tenant.
+    /// The limits of each tier.
     pub tiers: BTreeMap<String, Tier>,
-    /// Which tier a tenant is in.
+    /// The tier of each tenant.
     pub tenants: BTreeMap<String, String>,
-    /// The fact that carries a tenant's tier, if it isn't in `tenants`.
+    /// The fact that carries a tenant's tier, if `tenants` doesn't list the tenant.
     pub tier_fact: Option<String>,
-    /// The tier of tenants about whom nothing is known, if any.
+    /// The tier of tenants that have no other tier.
     pub default_tier: Option<String>,
-    /// Requests that are never limited.
+    /// Requests that no limit applies to.
     pub exempt: Vec<MatchConditions>,
-    /// Requests that never pass.
+    /// Requests that are always denied.
     pub block: Vec<MatchConditions>,
-    /// The most that is done about any rule: in shadow nothing is refused, and off no rule is even asked, whatever
-    /// the rules say of themselves.
+    /// The strongest mode of any rule. In `shadow` no rule denies, and in `off` no rule is checked, whatever mode a
+    /// rule sets.
     pub mode: Mode,
-    /// From this part of a limit on, in percent, it counts as near: 80 unless said otherwise.
+    /// The percentage of a limit from which its use counts as near the limit: 80 by default.
     pub near_limit_percent: u8,
-    /// Envoy's domains, each a tree of descriptors.
+    /// Envoy's domains, each with a tree of descriptors.
     pub domains: BTreeMap<String, Domain>,
 }
 
 impl Default for Policy {
-    /// Nothing is limited.
+    /// A policy that limits nothing.
     fn default() -> Self {
         Self {
             rules: Vec::new(),
@@ -77,7 +79,7 @@ impl Default for Policy {
     }
 }
 
-/// A limit for requests that match, by key.
+/// A limit for the requests that match its conditions, with a counter for each key.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -90,54 +92,55 @@ impl Default for Policy {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// What people call it; no two rules have the same.
+    /// The rule's name, unique in its policy.
     pub name: String,
-    /// Which requests it is for: all conditions must hold.
+    /// The conditions on a request, all of which must hold.
     pub matches: MatchConditions,
-    /// Which facts tell one counter from another. None: one counter for all.
+    /// The facts that make the key of a counter. Empty: all requests share one counter.
     pub key: Vec<KeyPart>,
-    /// Keys for requests that lack a fact of `key`, in this order: the first of which a request has every fact is its key.
-    /// Each has counters of its own, so the user `10.0.0.1` isn't the address `10.0.0.1`.
+    /// Keys for requests that lack a fact of `key`. The first key whose facts the request all has applies. Each key
+    /// has its own counters, so the user `10.0.0.1` isn't the address `10.0.0.1`.
     pub fallback_keys: Vec<Vec<KeyPart>>,
-    /// What happens to a request that has none of these keys. None: the policy doesn't say, so the request passes, and
-    /// operators are warned if no request ever has a key.
+    /// What happens to a request that has none of these keys. `None`: the policy doesn't set it, so the request is
+    /// allowed, and operators get a warning if no request ever has a key.
     pub on_missing_key: Option<OnMissingKey>,
-    /// What it allows.
+    /// The limits of each key.
     pub limits: Limits,
-    /// How many concurrent is found out, beside these limits.
+    /// An adaptive concurrency limit, beside these limits.
     pub adaptive: Option<Adaptive>,
-    /// Who is shed first when its slots run out, by a fact.
+    /// Load shedding: which requests are denied first when permits run out, by a fact.
     pub shed: Option<Shedding>,
-    /// How its rates are counted.
+    /// The algorithm of the rates.
     pub algorithm: Algorithm,
-    /// What a request costs.
+    /// The cost of a request.
     pub cost: Cost,
-    /// Whether it refuses requests, only counts them, or does nothing.
+    /// Whether the rule denies requests, only counts them, or does nothing.
     pub mode: Mode,
-    /// For how many keys in a hundred it is enforced, if its mode is that: 100 unless said otherwise. For the
-    /// others it is in shadow. Which they are follows from the names of the rule and the key, so it is the same
-    /// everywhere, and those of a small part are among those of a larger one.
+    /// The percentage of keys for which the rule is enforced, if its mode is `enforce`: 100 by default. For the other
+    /// keys it is in shadow mode. A hash of the rule's name and the key chooses the keys, so every process chooses
+    /// the same ones, and a larger percentage keeps those of a smaller one.
     pub enforced_percent: u8,
-    /// For how long after a start its rates grow to what they are: a tenth at first.
+    /// How long after a start the rates grow to their full size, from a tenth of it.
     pub warm_up: Option<Duration>,
-    /// What becomes of a request that is over its limit.
+    /// What happens to a request over the limit.
     pub over: OverLimitAction,
-    /// What happens while the store can't be asked.
+    /// What happens while the store is unavailable.
     pub on_store_failure: FailureModes,
-    /// How a fleet counts it together.
+    /// How the nodes of a fleet count together.
     pub counting: Counting,
-    /// The fact by which a cluster keeps limits on one node: the first of the key if none is said.
+    /// The fact that decides the hash slot in a cluster, so that limits are on one node. By default the first fact of
+    /// the key.
     pub hash_tag: Option<String>,
-    /// Rules that don't apply to a request that this one applies to, also where another rule replaces this one.
+    /// Names of rules that don't apply to a request if this rule matches it, even if another rule replaces this one.
     pub replaces: Vec<String>,
-    /// Rules with the same name here count together.
+    /// The name of a counter that this rule shares: rules with the same name here count together.
     pub shared: Option<String>,
-    /// Where it stands.
+    /// The rule's position in its file.
     pub span: Span,
 }
 
 impl Rule {
-    /// A rule for all requests with these limits, and all else as if nothing were said of it.
+    /// A rule for all requests with these limits, and defaults for everything else.
     ///
     /// ```
     /// use tollgate::Rate;
@@ -173,7 +176,7 @@ impl Rule {
     }
 }
 
-/// What a limit allows: all of it must.
+/// The limits of a rule. A request is allowed if every one of them allows it.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -188,16 +191,16 @@ impl Rule {
 pub struct Limits {
     /// Rates, all in force.
     pub rates: Vec<Rate>,
-    /// A total over a long period. [In memory](crate::backend::Memory) a restart forgets what was used, unless
-    /// it is given a file.
+    /// A total over a long period. [In memory](crate::backend::Memory) a restart loses the usage, unless the backend
+    /// has a snapshot file.
     pub quota: Option<Quota>,
-    /// How many concurrent.
+    /// The most requests in flight.
     pub concurrency: Option<u32>,
-    /// No limit at all: it only replaces others, and is counted.
+    /// Sets no limit: the rule only replaces others, and counts requests.
     pub unlimited: bool,
 }
 
-/// What a tier allows each of its tenants.
+/// The limits that a tier sets for each of its tenants.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -209,24 +212,24 @@ pub struct Limits {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tier {
-    /// What it allows.
+    /// The limits of each tenant.
     pub limits: Limits,
-    /// How its rates are counted.
+    /// The algorithm of the rates.
     pub algorithm: Algorithm,
-    /// What a request costs.
+    /// The cost of a request.
     pub cost: Cost,
-    /// How a fleet counts it together.
+    /// How the nodes of a fleet count together.
     pub counting: Counting,
-    /// What becomes of a request that is over its limit.
+    /// What happens to a request over the limit.
     pub over: OverLimitAction,
-    /// What happens while the store can't be asked.
+    /// What happens while the store is unavailable.
     pub on_store_failure: FailureModes,
-    /// Where it stands.
+    /// The tier's position in its file.
     pub span: Span,
 }
 
 impl Tier {
-    /// These limits, and all else as if nothing were said of it.
+    /// A tier with these limits, and defaults for everything else.
     ///
     /// ```
     /// use tollgate_engine::policy::{Limits, OnStoreFailure, Tier};
@@ -242,7 +245,7 @@ impl Tier {
         }
     }
 
-    /// A rule of this name that says the same.
+    /// A rule with this name and the tier's settings.
     ///
     /// ```
     /// use tollgate_engine::policy::{Counting, Tier};
@@ -263,7 +266,7 @@ impl Tier {
     }
 }
 
-/// Conditions on facts, all of which must hold. None: everything matches.
+/// Conditions on facts, all of which must hold. Without conditions, every request matches.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -277,9 +280,9 @@ impl Tier {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MatchConditions {
-    /// Fact by fact.
+    /// The name of each fact, and the pattern that its value must match.
     pub conditions: Vec<(String, Pattern)>,
-    /// Where it stands.
+    /// The position of the conditions in their file.
     pub span: Span,
 }
 
@@ -297,28 +300,28 @@ pub struct MatchConditions {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
-    /// Just this text.
+    /// Exactly this text.
     Exact(String),
-    /// One of these.
+    /// Any of these patterns.
     OneOf(Vec<Pattern>),
     /// A glob: `*` is anything but `/`, `**` anything, `?` one character but `/`.
     Glob(String),
-    /// Begins with this.
+    /// Text that begins with this prefix.
     Prefix(String),
     /// A regular expression for the whole text.
     Regex(String),
     /// An address in one of these networks, such as `10.0.0.0/8`.
     Cidr(String),
-    /// The fact is known, whatever it is.
+    /// Any value: the request has the fact.
     Present,
-    /// The fact is not known.
+    /// The request lacks the fact.
     Absent,
-    /// This doesn't hold (an unknown fact does not).
+    /// The pattern doesn't match. A request that lacks the fact satisfies this.
     Not(Box<Pattern>),
 }
 
 impl Pattern {
-    /// The text that it compares with, if it has one.
+    /// The text that the pattern compares with, if it has one.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Exact(text) | Self::Glob(text) | Self::Prefix(text) => Some(text),
@@ -327,7 +330,7 @@ impl Pattern {
         }
     }
 
-    /// The conditions of which one must hold: this one, unless it is a list.
+    /// The patterns of which one must match: this one, unless it is a list.
     pub(crate) fn alternatives(&self) -> Vec<&Self> {
         match self {
             Self::OneOf(each) => each.iter().flat_map(Self::alternatives).collect(),
@@ -336,27 +339,27 @@ impl Pattern {
     }
 }
 
-/// Whether a rule refuses requests, only counts them, or does nothing.
+/// Whether a rule denies requests, only counts them, or does nothing.
 ///
 /// ```
 /// use tollgate_engine::policy::Mode;
 ///
-/// // The weaker of a rule's and its policy's is in force.
+/// // The weaker of a rule's mode and its policy's is in force.
 /// assert_eq!(Mode::Enforce.max(Mode::Shadow), Mode::Shadow);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// It refuses what is too much.
+    /// The rule denies requests over its limit.
     #[default]
     Enforce,
-    /// It counts and tells what it would refuse, and lets it pass.
+    /// The rule counts requests, reports what it would deny, and denies nothing.
     Shadow,
-    /// It does nothing.
+    /// The rule does nothing.
     Off,
 }
 
 impl Mode {
-    /// As files say it.
+    /// The name in policy files.
     ///
     /// ```
     /// assert_eq!(tollgate_engine::policy::Mode::Shadow.name(), "shadow");
@@ -383,18 +386,18 @@ impl Mode {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Counting {
-    /// The store is asked about each request.
+    /// The store is queried for each request.
     #[default]
     Exact,
-    /// A node takes some tokens from the store ahead, and spends them by itself. Only for rates: quotas and
-    /// slots of the same rule are exact.
+    /// A node leases tokens from the store in advance, and spends them in memory. Only for rates: quotas and permits
+    /// of the same rule are exact.
     Leased,
-    /// Not together: each node counts by itself, as if there were no store.
+    /// Each node counts by itself, as if there were no store.
     Local,
 }
 
-/// Whether an algorithm counts by tokens that flow, as buckets do, and not by windows: such a rate has a burst of its own,
-/// and its tokens can be taken ahead.
+/// Whether an algorithm is a bucket and not a window. The rate of a bucket has its own burst, and its tokens can be
+/// leased.
 pub(crate) const fn is_bucket(algorithm: Algorithm) -> bool {
     matches!(
         algorithm,
@@ -403,7 +406,7 @@ pub(crate) const fn is_bucket(algorithm: Algorithm) -> bool {
 }
 
 impl Counting {
-    /// As files say it.
+    /// The name in policy files.
     ///
     /// ```
     /// use tollgate_engine::policy::Counting;
@@ -433,21 +436,21 @@ impl Counting {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The fact as it is. Of `ip` it is the network of the client: 64 bits of an IPv6 address, unless who fills in the facts says
-    /// [otherwise](crate::Facts::with_client_prefixes).
+    /// The value of a fact. `ip` stands for the client's network: 64 bits of an IPv6 address, unless the caller sets
+    /// [other prefixes](crate::Facts::with_client_prefixes).
     Fact(String),
-    /// The network that an address is in: so many bits of it (`ip/64`). An IPv4 address counts as
-    /// itself unless the bits are 32 or fewer.
+    /// The network of an address: its leading bits (`ip/64`). An IPv4 address counts as itself unless the bits are 32
+    /// or fewer.
     Network {
         /// The fact that holds the address.
         fact: String,
-        /// How many leading bits count.
+        /// How many leading bits identify the network.
         bits: u8,
     },
 }
 
 impl KeyPart {
-    /// The fact that it takes its value from.
+    /// The fact that the part reads.
     ///
     /// ```
     /// use tollgate_engine::policy::KeyPart;
@@ -463,7 +466,7 @@ impl KeyPart {
 }
 
 impl Rule {
-    /// Its key and the keys to fall back to, in their order: none if it has one counter for all.
+    /// The key and its fallback keys, in order. Empty if all requests share one counter.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -481,7 +484,7 @@ impl Rule {
         own.into_iter().chain(fallbacks)
     }
 
-    /// The facts that its keys take their values from; one that several keys have is listed for each of them.
+    /// The facts of all keys. A fact that several keys read is listed once for each.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -496,13 +499,13 @@ impl Rule {
         self.keys().flatten().map(KeyPart::fact)
     }
 
-    /// Whether it applies only to requests that have one of its keys.
+    /// Whether the rule applies only to requests that have one of its keys.
     pub(crate) fn needs_its_key(&self) -> bool {
         matches!(self.on_missing_key, None | Some(OnMissingKey::Pass))
     }
 }
 
-/// What a request costs a rule.
+/// The cost of a request, for one rule.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -515,11 +518,11 @@ impl Rule {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// The fact that says so, as a whole number.
+    /// The fact that states the cost, as a whole number.
     pub fact: Option<String>,
-    /// What it costs if that is unknown, or no number.
+    /// The cost if the fact is missing or isn't a number.
     pub default: u64,
-    /// Whether this is an estimate: what the request did cost is told when it is over.
+    /// How the cost is settled, if it is an estimate. `None`: the cost is final.
     pub settle: Option<Settlement>,
 }
 
@@ -533,7 +536,7 @@ impl Default for Cost {
     }
 }
 
-/// How a cost that is an estimate becomes what the request did cost.
+/// How an estimate is replaced by the actual cost.
 ///
 /// ```
 /// use std::time::Duration;
@@ -549,18 +552,19 @@ impl Default for Cost {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// For so long the estimate is held. After that all of it counts as spent.
+    /// How long the estimate is held. After that, all of it counts as spent.
     pub within: Duration,
-    /// What a request is charged that ends without saying what it cost.
+    /// The charge for a request that ends without reporting its actual cost.
     pub unsettled: UnsettledAction,
 }
 
-/// What a request is charged that ends without saying what it cost: its client has gone, or its task was dropped.
+/// The charge for a request that ends without reporting its actual cost, because its client disconnected or its task
+/// was dropped.
 ///
 /// ```
 /// use tollgate_engine::policy::UnsettledAction;
 ///
-/// // Nobody gets a request for nothing by hanging up.
+/// // A client can't get free requests by disconnecting.
 /// assert_eq!(UnsettledAction::default(), UnsettledAction::Charge);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -573,7 +577,7 @@ pub enum UnsettledAction {
 }
 
 impl UnsettledAction {
-    /// As files say it.
+    /// The name in policy files.
     ///
     /// ```
     /// use tollgate_engine::policy::UnsettledAction;
@@ -588,7 +592,7 @@ impl UnsettledAction {
     }
 }
 
-/// What becomes of a request that is over a rule's limit.
+/// What happens to a request over a rule's limit.
 ///
 /// ```
 /// use std::time::Duration;
@@ -602,15 +606,15 @@ impl UnsettledAction {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OverLimitAction {
-    /// It is refused.
+    /// The request is denied.
     #[default]
     Deny,
-    /// It waits for its turn, for no longer than this, where it is decided by a call that can wait.
+    /// The request waits in a queue, for this long at most, if the call that decides it can wait.
     Wait(Duration),
 }
 
-/// How many concurrent is found out by a law, from how long requests take and how they end: one law a rule, in each process by
-/// itself, whatever the key and whether there is a store.
+/// An adaptive concurrency limit: an algorithm sets it from the latency and outcome of requests. Each process runs
+/// one algorithm a rule, for all keys together and whether or not there is a store.
 ///
 /// ```
 /// use tollgate_adaptive::AdaptiveAlgorithm;
@@ -628,16 +632,16 @@ pub enum OverLimitAction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
 #[display("{min} to {max} concurrent by {algorithm}")]
 pub struct Adaptive {
-    /// The law.
+    /// The algorithm.
     pub algorithm: AdaptiveAlgorithm,
-    /// The limit never falls below this: 1 unless said otherwise.
+    /// The lower bound of the limit: 1 by default.
     pub min: u32,
-    /// The limit never rises above this.
+    /// The upper bound of the limit.
     pub max: u32,
 }
 
-/// As people read it.
-/// Who is shed first when too many run at once: requests whose class may use a smaller part of the limit.
+/// Load shedding: which requests are denied first when a limit is full. A less critical class may use a smaller share
+/// of it.
 ///
 /// ```
 /// use tollgate_adaptive::shed::{Criticality, CriticalityShares};
@@ -653,16 +657,16 @@ pub struct Adaptive {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shedding {
-    /// The fact that says how critical a request is: `critical`, `default` or `sheddable`. A request that lacks it, or has
-    /// another value, is a default one.
+    /// The fact that states how critical a request is: `critical`, `default` or `sheddable`. A request without it, or
+    /// with another value, is `default`.
     pub by: String,
-    /// Which part of the limit each class may use.
+    /// The share of the limit that each class may use.
     pub shares: CriticalityShares,
 }
 
 impl Policy {
-    /// A hash of what the policy says, wherever that stands in its files: processes of one version that have the same
-    /// policy have the same one. Metadata of descriptors doesn't count.
+    /// A hash of the policy's content, independent of positions in files. Processes of one version with the same
+    /// policy have the same fingerprint. Metadata of descriptors doesn't count.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -693,10 +697,10 @@ impl Policy {
     }
 }
 
-/// Where a descriptor and all below it stand makes no difference.
+/// Clears the positions of a descriptor and of all below it.
 fn clear_spans(rule: &mut DescriptorRule) {
     rule.span = Span::default();
-    // Its values know where they stand, and limit nothing.
+    // Its values record their positions, and metadata limits nothing.
     rule.metadata = None;
     if let Some(limit) = &mut rule.limit {
         limit.span = Span::default();
@@ -704,7 +708,7 @@ fn clear_spans(rule: &mut DescriptorRule) {
     rule.descriptors.iter_mut().for_each(clear_spans);
 }
 
-/// FNV-1a, which is the same on every machine.
+/// FNV-1a, which gives the same hash on every machine.
 fn fnv1a_hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! Diagnostics for people, with the line in question, and for programs, as JSON.
+//! Renders diagnostics for people, with the lines in question, and for programs, as JSON.
 
 use std::fmt::Write as _;
 
@@ -10,10 +10,10 @@ pub use crate::escape::escaped;
 use crate::escape::is_hidden;
 use crate::sources::{Source, Sources};
 
-/// Longest part of a line that is shown, in characters.
+/// The most characters of a line that are shown.
 const MAX_LINE_WIDTH: usize = 100;
 
-/// What people read: one paragraph each, with the place, the line and what to do.
+/// Renders diagnostics for people: one paragraph each, with the position, the line and what to do.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -35,7 +35,7 @@ pub fn to_text(diagnostics: &[Diagnostic], sources: &Sources) -> String {
     to_styled_text(diagnostics, sources, &|_, text| text.to_owned())
 }
 
-/// What a piece of a shown diagnostic is, for those who give it a colour.
+/// The style of a piece of text, for callers that color it.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -58,11 +58,11 @@ pub enum TextStyle {
     Warning,
     /// The frame around the line, with its number.
     Frame,
-    /// What the help begins with.
+    /// The label of the help.
     Help,
 }
 
-/// The same, each piece as `paint` gives it back: in colours, or as HTML.
+/// Renders as [`to_text`], with each piece styled by `paint`: in colors, or as HTML.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -82,7 +82,7 @@ pub fn to_styled_text(
         if index > 0 {
             text.push('\n');
         }
-        // Writing to a String can't fail.
+        // Writing to a `String` never fails.
         let _ = render_diagnostic(&mut text, diagnostic, sources, paint);
     }
     text
@@ -130,7 +130,7 @@ fn render_diagnostic(
     Ok(())
 }
 
-/// The part of a line around a span, and marks to stand below it.
+/// The part of a line around a span, and the marks below it.
 fn line_with_marks(file: &Source, line: &str, span: Span) -> (String, String) {
     let index = |column: u32| usize::try_from(column).unwrap_or(usize::MAX);
     let start = index(span.start.column).saturating_sub(1);
@@ -140,7 +140,7 @@ fn line_with_marks(file: &Source, line: &str, span: Span) -> (String, String) {
     } else {
         index(span.end.column).saturating_sub(1).max(start + 1)
     };
-    // A long line is cut so that the start of the span is in view.
+    // A long line is cut so that the start of the span is visible.
     let from = if line.len() > MAX_LINE_WIDTH {
         start.saturating_sub(MAX_LINE_WIDTH / 2)
     } else {
@@ -178,7 +178,7 @@ fn line_with_marks(file: &Source, line: &str, span: Span) -> (String, String) {
     (shown, marks)
 }
 
-/// The character, or one in its place if it could change what a terminal shows.
+/// The character, or a replacement if it could change what a terminal displays.
 fn visible_char(sign: char) -> char {
     match sign {
         '\t' => '\t',
@@ -191,7 +191,7 @@ fn visible_text(text: &str) -> String {
     text.chars().map(visible_char).collect()
 }
 
-/// A diagnostic as programs read it. Lines and columns count from 1; 0 is a file as a whole.
+/// A diagnostic for programs. Lines and columns count from 1; 0 is a file as a whole.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -205,7 +205,7 @@ fn visible_text(text: &str) -> String {
 pub struct DiagnosticReport<'a> {
     /// `error` or `warning`.
     pub severity: &'static str,
-    /// Its stable name.
+    /// The stable name.
     pub code: &'static str,
     /// What is wrong.
     pub message: &'a str,
@@ -215,15 +215,15 @@ pub struct DiagnosticReport<'a> {
     pub line: u32,
     /// The column of the first character.
     pub column: u32,
-    /// The line of the first character after it.
+    /// The line of the first character after the span.
     pub end_line: u32,
-    /// The column of the first character after it.
+    /// The column of the first character after the span.
     pub end_column: u32,
     /// What to do about it.
     pub help: Option<&'a str>,
 }
 
-/// Diagnostics as programs read them.
+/// Converts diagnostics for programs.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -257,7 +257,7 @@ pub fn to_reports<'a>(
     diagnostics.iter().map(report).collect()
 }
 
-/// The same as one line of JSON: a list of objects.
+/// Renders diagnostics as one line of JSON: a list of objects.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -268,6 +268,6 @@ pub fn to_reports<'a>(
 /// assert!(json.starts_with(r#"[{"severity":"error","code":"wrong-type","message":"expected a list"#));
 /// ```
 pub fn to_json(diagnostics: &[Diagnostic], sources: &Sources) -> String {
-    // Text and numbers always have a form in JSON.
+    // Serializing text and numbers never fails.
     serde_json::to_string(&to_reports(diagnostics, sources)).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! A JSON Schema of the native form, for editors: `docs/reference/policy.schema.json` as a program has it.
+//! The JSON Schema of the native form, for editors: the same as `docs/reference/policy.schema.json`.
 
 use serde_json::Value;
 
-/// The schema (draft 2020-12). What it refuses, the decoder refuses; the decoder checks more, such as
-/// names that refer to others.
+/// The schema (draft 2020-12). The decoder rejects everything that the schema rejects, and checks more, such as names
+/// that refer to others.
 ///
 /// ```
 /// let schema = tollgate_engine::schema::json_schema();
@@ -14,7 +14,7 @@ pub fn json_schema() -> Value {
     serde_json::from_str(text()).expect("the schema is JSON: tests read it")
 }
 
-/// The same as text, as it is kept in files.
+/// The schema as text, as it is kept in files.
 ///
 /// ```
 /// let text = tollgate_engine::schema::text();

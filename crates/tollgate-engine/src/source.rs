@@ -1,4 +1,4 @@
-//! Policies from files: what was read, so that a diagnostic can show it, and what came of it.
+//! Policies from files: loads them, and keeps their texts so that diagnostics can show them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,8 +19,8 @@ pub use crate::sources::{Source, Sources};
 pub use loader::{MAX_FILES, MAX_INCLUDE_DEPTH};
 
 impl Policy {
-    /// Reads a policy from a `.yaml`, `.yml` or `.toml` file and those that it includes. A YAML file
-    /// with a `domain` is read in envoyproxy/ratelimit's form. The files of a folder are read as one policy.
+    /// Reads a policy from a `.yaml`, `.yml` or `.toml` file and the files that it includes. A YAML file with a
+    /// `domain` is read in envoyproxy/ratelimit's form. The files of a folder are read as one policy.
     ///
     /// # Errors
     /// Every error in these files.
@@ -43,8 +43,8 @@ impl Policy {
         }
     }
 
-    /// Reads several files, each a policy of its own, in their order. A domain that an earlier one has is an
-    /// error: who reads all of them, as envoyproxy/ratelimit does, would get one of the two.
+    /// Reads several files in order, each as a policy of its own. A domain that an earlier file has is an error: a
+    /// server that loads all of them, as envoyproxy/ratelimit does, would use only one of the two.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -89,8 +89,9 @@ impl Policy {
         check_envoy(files)
     }
 
-    /// The same, of files at these paths. Together they have at most
-    /// [so many](crate::document::MAX_BYTES) bytes, and what is no file, such as a pipe, isn't read.
+    /// Reads files at these paths as [`from_envoy_files`](Self::from_envoy_files) does. Together they may have at
+    /// most [`MAX_BYTES`](crate::document::MAX_BYTES) bytes. A path that isn't a regular file, such as a pipe, isn't
+    /// read.
     ///
     /// # Errors
     /// A file that can't be read, or every error in these files.
@@ -105,7 +106,7 @@ impl Policy {
         check_envoy(&loader::envoy_files(paths)?)
     }
 
-    /// Reads a policy from text, which can't include files.
+    /// Reads a policy from a text, which can't include files.
     ///
     /// # Errors
     /// Every error in it.
@@ -146,10 +147,10 @@ fn check_loaded(loaded: loader::LoadedFiles) -> Result<LoadedPolicy, LoadError> 
     })
 }
 
-/// Where a domain stands: the file, and the line.
+/// The position of a domain: the file, and the line.
 type DomainPlace = (String, u32);
 
-/// What a file came to, if none of its domains is among the first ones of others, which its own then join.
+/// Rejects a file with a domain that an earlier file has. Otherwise its domains join `first`.
 fn reject_duplicate_domains(
     path: &Path,
     read: Result<LoadedPolicy, LoadError>,
@@ -185,7 +186,7 @@ fn reject_duplicate_domains(
     Err(LoadError { errors, sources })
 }
 
-/// Most warnings that are told of files in their form.
+/// The most warnings about files in Envoy's form.
 const MAX_WARNINGS: usize = 1_000;
 
 fn check_envoy(files: &[(String, String)]) -> Result<LoadedPolicy, LoadError> {
@@ -217,8 +218,8 @@ fn check_envoy(files: &[(String, String)]) -> Result<LoadedPolicy, LoadError> {
     }
 }
 
-/// The files in a folder that are policies by their names, in the order of those; none of what is no folder, none of
-/// folders inside of it, and none whose name begins with a dot: those are of editors, and of kubelet.
+/// The policy files in a folder, by their extension, sorted by name. Files in folders below aren't listed, nor are
+/// those whose name begins with a dot, which belong to editors or to kubelet. Empty if the path isn't a folder.
 ///
 /// ```
 /// use tollgate_engine::source::policy_files_in;
@@ -237,7 +238,7 @@ pub fn policy_files_in(folder: impl AsRef<Path>) -> Vec<PathBuf> {
     list_policy_files(folder.as_ref()).unwrap_or_default()
 }
 
-/// The same, or why nobody can look.
+/// The policy files in a folder, or why it can't be read.
 fn list_policy_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = folder.read_dir()?.flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -253,7 +254,7 @@ fn is_hidden_file(file: &Path) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Reads the files of a folder as one policy: as if one file of ours included them all, or as envoyproxy/ratelimit
+/// Reads the files of a folder as one policy: as if one native file included them all, or as envoyproxy/ratelimit
 /// reads them.
 fn read_folder(files: &[PathBuf]) -> Result<LoadedPolicy, LoadError> {
     let mut theirs = Vec::with_capacity(files.len());

@@ -1,9 +1,9 @@
-//! The texts that a policy was read from, and what stands where in them.
+//! The texts that a policy was read from, with the positions of lines.
 
 use crate::document::text::IndexedText;
 use crate::document::{Format, Position, Span};
 
-/// The files of a policy, in the order in which they were read; the first includes the others.
+/// The files of a policy, in the order in which they were read. The first includes the others.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -17,7 +17,7 @@ pub struct Sources {
     files: Vec<Source>,
 }
 
-/// One file, as it was read.
+/// One file, with its text.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -34,7 +34,7 @@ pub struct Source {
 }
 
 impl Sources {
-    /// The file that a [`FailureWindow`] speaks of.
+    /// The file that a [`Span`] refers to.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -56,20 +56,20 @@ impl Sources {
         self.files.iter()
     }
 
-    /// Keeps a file and says which number it has.
+    /// Adds a file, and returns its number.
     pub(crate) fn add(&mut self, name: String, text: String, format: Format) -> u32 {
         let text = IndexedText::new(text, format);
         self.files.push(Source { name, text });
         u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// The text on the line where a span begins, from there to its end or that of the line.
+    /// The text on the line where a span begins, up to the end of the span or of the line.
     pub(crate) fn text_at(&self, span: Span) -> Option<&str> {
         self.get(span.file)?.text.slice(span)
     }
 
-    /// Where a part of a scalar stands, given in characters of its value; the whole if the file
-    /// spells the value in another way, as with escapes or an alias.
+    /// The span of a part of a scalar, given in characters of its value. It is the whole span if the file writes the
+    /// value differently, as with escapes or an alias.
     pub(crate) fn span_within(&self, span: Span, value: &str, from: usize, length: usize) -> Span {
         let raw = self.text_at(span).unwrap_or("");
         let Some(at) = raw.find(value).filter(|_| !value.is_empty()) else {
@@ -87,22 +87,22 @@ impl Sources {
 }
 
 impl Source {
-    /// What to call it: its path as it was given or included.
+    /// The file's name: its path as it was given or included.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// All of it.
+    /// The whole text.
     pub fn text(&self) -> &str {
         self.text.text()
     }
 
-    /// One of its lines, counted from 1, without its end.
+    /// One line, counted from 1, without its line ending.
     pub fn line(&self, line: u32) -> Option<&str> {
         self.text.line(line)
     }
 
-    /// A part of a line, from a column counted in characters from 1, and whether there is more.
+    /// A part of a line, from a column counted in characters from 1, and whether the line continues after it.
     pub(crate) fn line_window(&self, number: u32, from: u32, most: usize) -> (&str, bool) {
         let line = self.line(number).unwrap_or("");
         let start = self.text.byte_of_column(number, from);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(sources.text_at(span(4, 10)), Some("\"10/x\""));
         // Inside the quotes: the x is the fifth character of the quoted text, at column 8.
         assert_eq!(sources.span_within(span(4, 10), "10/x", 3, 1), span(8, 9));
-        // A value that the file spells otherwise is shown whole.
+        // If the file writes a value differently, the whole span is returned.
         assert_eq!(sources.span_within(span(4, 10), "11/x", 3, 1), span(4, 10));
     }
 }

@@ -1,16 +1,16 @@
-//! "Did you mean": the known word that a wrong one is closest to.
+//! "Did you mean": the known word that is closest to a wrong one.
 
 use std::collections::BTreeSet;
 
 use crate::facts::{Facts, TENANT};
 use crate::policy::Policy;
 
-/// How many words are looked at, so that thousands of wrong names can't take forever.
+/// The most candidates to compare, which bounds the time for thousands of wrong names.
 const MAX_CANDIDATES: usize = 300;
-/// Words longer than this are not compared: they are hardly typing mistakes.
+/// The longest word to compare. A longer one is hardly a typing mistake.
 const MAX_WORD_LENGTH: usize = 40;
 
-/// The closest candidate, if no more than three letters and no more than a third of them differ.
+/// The closest candidate, if at most three letters and at most a third of them differ.
 pub(crate) fn closest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -24,7 +24,7 @@ pub(crate) fn closest<'a>(
         if length.abs_diff(other_length) > most {
             return None;
         }
-        // How many letters must be put in, left out, changed or swapped with their neighbour.
+        // The number of letters to insert, delete, change or swap with their neighbor.
         let distance = strsim::osa_distance(&word, &other);
         (distance <= most).then_some((distance, candidate))
     });
@@ -32,7 +32,7 @@ pub(crate) fn closest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// "did you mean …?" if there is something near.
+/// "did you mean …?" if a candidate is close.
 pub(crate) fn did_you_mean<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -40,7 +40,7 @@ pub(crate) fn did_you_mean<'a>(
     closest(word, candidates).map(|near| format!("did you mean {near:?}?"))
 }
 
-/// "did you mean …?" if there is something near, else what there is, if that is short.
+/// "did you mean …?" if a candidate is close, otherwise the list of candidates, if that is short.
 pub(crate) fn suggestion_or_list(word: &str, candidates: &[&str]) -> Option<String> {
     if let Some(near) = did_you_mean(word, candidates.iter().copied()) {
         return Some(near);
@@ -61,14 +61,14 @@ pub(crate) fn or_list(words: &[&str]) -> String {
     }
 }
 
-/// A word without case, and with `_` for `-`: to confuse those is the most common mistake.
+/// The word in lower case, with `_` for `-`: confusing these is the most common mistake.
 fn normalized_word(word: &str) -> Option<String> {
     let is_comparable = !word.is_empty() && word.chars().count() <= MAX_WORD_LENGTH;
     is_comparable.then(|| word.to_ascii_lowercase().replace('-', "_"))
 }
 
-/// Facts of a request that nothing in the policy asks for, but whose names are close to one that something asks for:
-/// each with that one.
+/// Facts of a request that nothing in the policy reads, but whose names are close to one that it does read, each with
+/// that name.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -100,7 +100,7 @@ pub fn misspelled_facts<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a s
     let given: Vec<_> = facts.iter().map(|(name, _)| name).collect();
     let unasked = given.iter().filter(|name| !asked.contains(*name));
     let near = unasked.filter_map(|name| {
-        // A fact that the request has as well is not what was meant.
+        // A fact that the request also has isn't the one that was meant.
         let others = asked.iter().copied().filter(|other| !given.contains(other));
         Some((*name, closest(name, others)?))
     });

@@ -1,8 +1,9 @@
-//! The keys that are refused most, in bounded memory: for operators who ask who that is.
+//! The keys with the most denials, in bounded memory, for operators who look for their sources.
 //!
-//! Each key is counted in one of a few parts, by the Space-Saving algorithm: a key that finds no place takes that of the
-//! one with the fewest refusals, and goes on from its count, which is how much too high its own may be. So a key
-//! that has more refusals than all of its part divided by the places there is never missed, however many others there are.
+//! Each key is counted in one of several shards by the Space-Saving algorithm. If a shard is full, a new key replaces
+//! the one with the fewest denials and starts from its count, which bounds how much the new key's count may be too
+//! high. So a key is never missed if its denials exceed those of its shard divided by the shard's entries, however
+//! many other keys there are.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -18,12 +19,12 @@ use tollgate::striped_counters::StripedCounters;
 use crate::counters::truncate_at_char;
 use crate::policy::Mode;
 
-/// Parts, each with its own lock.
+/// The number of shards, each with its own lock.
 const SHARDS: usize = 8;
-/// How much of a key, and of a limiter's name, is kept.
+/// The most bytes of a key, and of a limiter's name, that are kept.
 const TEXT_BYTES: usize = 160;
 
-/// The keys that were refused most, for [`Engine::top`](crate::Engine::top).
+/// The keys with the most denials, from [`Engine::top_keys`](crate::Engine::top_keys).
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -45,21 +46,21 @@ const TEXT_BYTES: usize = 160;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TopKeys {
-    /// Since when they are counted, by the wall clock.
+    /// When counting began, by the wall clock.
     pub since: Timestamp,
-    /// From the one with the most.
+    /// The keys, the most denials first.
     pub keys: Vec<TopKey>,
-    /// Refusals of all keys that were counted.
+    /// Denials of all keys that were counted.
     pub counted: u64,
-    /// Refusals that weren't, because another thread was counting in the same part just then.
+    /// Denials that weren't counted, because another thread held the shard's lock.
     pub missed: u64,
 }
 
-/// A key that was refused often.
+/// A key with many denials.
 ///
 /// ```
 /// # use tollgate_engine::top_keys::TopKey;
-/// /// How often at the least.
+/// /// The fewest denials that the key may have.
 /// fn surely(key: &TopKey) -> u64 {
 ///     key.denied - key.overcount
 /// }
@@ -67,21 +68,21 @@ pub struct TopKeys {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TopKey {
-    /// The rule, tier or limit of a tree that refused it.
+    /// The rule, tier or limit of a tree that denied it.
     pub limiter: String,
-    /// The facts that make the key, as the client has sent them, 160 bytes of them at the most.
+    /// The facts that make the key, as the client sent them, cut to 160 bytes.
     pub key: String,
-    /// How often, or less.
+    /// The number of denials, or more than that: see `overcount`.
     pub denied: u64,
-    /// How much less at the most.
+    /// How much `denied` may be too high.
     pub overcount: u64,
-    /// Whether it passed all the same, as the rule is in shadow: so often it would have been refused.
+    /// Whether the rule is in shadow mode, so that the requests were allowed, and the count is of would-be denials.
     pub is_shadow: bool,
 }
 
-/// Counts refusals by limiter and key.
+/// Counts denials by limiter and key.
 pub(crate) struct TopDenials {
-    /// How many are told.
+    /// How many keys are reported.
     reported: usize,
     since: Mutex<Timestamp>,
     hasher: RandomState,
@@ -89,15 +90,15 @@ pub(crate) struct TopDenials {
     missed: StripedCounters<AtomicU64>,
 }
 
-/// A limiter by a hash of its name, and a key of it by its fingerprint.
+/// A limiter by a hash of its name, and its key by the fingerprint.
 type Id = (u64, [u64; 2]);
 
-/// Some of the keys.
+/// One shard of the keys.
 struct TopShard {
     most: usize,
     counted: u64,
     places: HashMap<Id, usize, RandomState>,
-    /// Apart from the rest, as the fewest are looked for.
+    /// Separate from the entries, so that the search for the minimum reads few cache lines.
     counts: Vec<u64>,
     entries: Vec<TopEntry>,
 }
@@ -111,7 +112,7 @@ struct TopEntry {
     is_shadow: bool,
 }
 
-/// A refusal, or in shadow what would have been one.
+/// A denial, enforced or in shadow mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeniedKey<L> {
     pub(crate) limiter: L,
@@ -132,7 +133,8 @@ impl TopDenials {
         }
     }
 
-    /// Counts one refusal more. It never waits: if another thread counts in the same part, it isn't.
+    /// Counts one denial. It never waits: if another thread holds the shard's lock, the denial is only counted as
+    /// missed.
     pub(crate) fn add(&self, refusal: DeniedKey<impl fmt::Display>, key: impl fmt::Display) {
         let DeniedKey {
             limiter,
@@ -141,8 +143,9 @@ impl TopDenials {
         } = refusal;
         let is_shadow = mode == Mode::Shadow;
         let mut hashed = HashWriter(self.hasher.build_hasher());
+        // Denials in shadow mode are counted apart from enforced ones of the same key.
         hashed.0.write_u8(u8::from(is_shadow));
-        // A text that is only hashed doesn't fail.
+        // Writing to a hasher never fails.
         let _ = write!(hashed, "{limiter}");
         let id = (hashed.0.finish(), fingerprint);
         let part = usize::try_from((fingerprint[0] ^ id.0) >> 32).unwrap_or(0) % SHARDS;
@@ -153,7 +156,7 @@ impl TopDenials {
         }
     }
 
-    /// Those with the most.
+    /// The keys with the most denials.
     pub(crate) fn keys(&self) -> TopKeys {
         let (mut keys, mut counted) = (Vec::new(), 0);
         for part in &self.parts {
@@ -175,7 +178,7 @@ impl TopDenials {
         }
     }
 
-    /// Begins anew.
+    /// Clears all counts.
     pub(crate) fn reset(&self, now: Timestamp) {
         for part in &self.parts {
             *part.lock().unwrap_or_else(PoisonError::into_inner) = TopShard::new(self.reported);
@@ -216,7 +219,7 @@ impl TopShard {
         self.places.insert(id, place);
         self.counts[place] = count + 1;
         let entry = &mut self.entries[place];
-        // What had held the texts before holds them again: a flood of keys asks for no memory.
+        // Reuses the buffers of the replaced entry, so that a flood of keys allocates nothing.
         *entry = TopEntry {
             id,
             limiter: write_truncated(mem::take(&mut entry.limiter), limiter),
@@ -238,7 +241,7 @@ impl TopShard {
     }
 }
 
-/// The beginning of a text, in the place of another.
+/// Writes the beginning of a text into the buffer of another.
 fn write_truncated(mut place: String, text: impl fmt::Display) -> String {
     place.clear();
     let mut beginning = TruncatingWriter(&mut place);
@@ -248,7 +251,7 @@ fn write_truncated(mut place: String, text: impl fmt::Display) -> String {
     place
 }
 
-/// A text that isn't kept: to tell it from others needs no memory.
+/// Hashes a text without storing it.
 struct HashWriter<H>(H);
 
 impl<H: Hasher> Write for HashWriter<H> {
@@ -258,7 +261,7 @@ impl<H: Hasher> Write for HashWriter<H> {
     }
 }
 
-/// Takes no more text than is kept.
+/// Takes at most [`TEXT_BYTES`] of a text.
 struct TruncatingWriter<'a>(&'a mut String);
 
 impl Write for TruncatingWriter<'_> {
@@ -277,7 +280,7 @@ impl Write for TruncatingWriter<'_> {
 mod tests {
     use super::*;
 
-    /// A number by which the next follows.
+    /// The next pseudorandom number.
     fn next(state: &mut u64) -> u64 {
         *state = state
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -1,4 +1,4 @@
-//! What operators should know of a policy in force: limits that are there, and apply to nothing.
+//! Warnings about a policy in force: limits that exist and apply to nothing.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use tollgate::OnMissingKey;
 
 use crate::suggestions::or_list;
 
-/// Most names that a text lists.
+/// The most names that a message lists.
 const MAX_NAMES: usize = 12;
 
-/// A limit of the policy in force that applied to none of its first hundred requests, or a tier that isn't there.
+/// A limit of the policy in force that applied to none of its first hundred requests, or a tier that doesn't exist.
 ///
-/// [`Observer::warned`](crate::observer::Observer::warned) is told of each once, and
+/// [`Observer::on_warning`](crate::observer::Observer::on_warning) gets each warning once, and
 /// [`Engine::warnings`](crate::Engine::warnings) lists those of the policy in force.
 ///
 /// ```
@@ -36,7 +36,7 @@ const MAX_NAMES: usize = 12;
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A rule that matched a hundred requests found its key in none of them.
+    /// A rule matched a hundred requests, and none of them had its key.
     #[display(
         "the rule {rule:?} found its key in none of its first 100 requests, and {}: it counts by {}, \
          and the last request had {had}{} Send that fact, or say on_missing_key: pass, deny or one_counter",
@@ -45,14 +45,14 @@ pub enum Warning {
     KeyNeverFound {
         /// The rule.
         rule: String,
-        /// The facts of each of its keys, in their order.
+        /// The facts of each of its keys, in order.
         wants: Vec<Vec<String>>,
-        /// What happened to the requests.
+        /// What happens to a request without a key.
         on_missing_key: OnMissingKey,
-        /// The facts of the last one.
+        /// The facts of the last request.
         had: SeenFacts,
     },
-    /// A rule that takes its cost from a fact found none in its first hundred requests, and charged its default.
+    /// A rule takes its cost from a fact that its first hundred requests lacked, and charged its default.
     #[display(
         "the rule {rule:?} found its cost in none of its first 100 requests, and charged {default} for each: it reads \
          {wants} as a whole number, and the last request had {had}{} Send that fact, or say the cost as a number",
@@ -61,11 +61,11 @@ pub enum Warning {
     CostNeverFound {
         /// The rule or tier.
         rule: String,
-        /// The fact, which says a whole number.
+        /// The fact that should state the cost, as a whole number.
         wants: String,
-        /// What each request was charged.
+        /// The charge for each request.
         default: u64,
-        /// The facts of the last one.
+        /// The facts of the last request.
         had: SeenFacts,
     },
     /// None of a hundred requests had a tenant, so no tier applied to any.
@@ -75,31 +75,31 @@ pub enum Warning {
         sentence_end(had)
     )]
     TenantNeverFound {
-        /// The facts of the last one.
+        /// The facts of the last request.
         had: SeenFacts,
     },
-    /// None of a hundred tenants was in a tier that there is.
+    /// None of a hundred tenants was in a tier of the policy.
     #[display(
         "none of the first 100 tenants was in a tier of the policy: {}",
         no_tier(tier.as_ref(), known, *has_default)
     )]
     TierNeverFound {
-        /// The fact that should carry it, and what it was in the last request; none if it has none.
+        /// The fact that should carry the tier, and its value in the last request. `None` if the request lacks it.
         tier: Option<(String, String)>,
-        /// The tiers that there are.
+        /// The tiers of the policy.
         known: Vec<String>,
-        /// Whether the default tier applied to them.
+        /// Whether the default tier applied to these tenants.
         has_default: bool,
     },
-    /// No rule was for any of the first hundred requests.
+    /// No rule matched any of the first hundred requests.
     #[display("{}", no_rule_met(*only_trees, had))]
     NoRuleMet {
-        /// Whether there is none at all, as all limits are for descriptors.
+        /// Whether the policy has no rules at all, only limits for descriptors.
         only_trees: bool,
-        /// The facts of the last one.
+        /// The facts of the last request.
         had: SeenFacts,
     },
-    /// No limit was for any descriptor of the first hundred requests of descriptors.
+    /// No limit matched any descriptor of the first hundred requests of descriptors.
     #[display(
         "no limit was for any descriptor of the first 100 requests, so nothing limits them: the last request \
          was of the domain {domain:?} with entries {}, and the policy has the domains {}",
@@ -107,16 +107,16 @@ pub enum Warning {
         join_names(known)
     )]
     NoDescriptorMet {
-        /// The domain of the last one.
+        /// The domain of the last request.
         domain: String,
-        /// The domains that there are.
+        /// The domains of the policy.
         known: Vec<String>,
-        /// The keys of its descriptors' entries.
+        /// The keys of the last request's entries.
         had: Vec<String>,
     },
 }
 
-/// The names of the facts that a request had, and which of them are near to one that the policy asks for.
+/// The names of a request's facts, and which of them resemble a name that the policy reads.
 ///
 /// ```
 /// use tollgate_engine::warning::SeenFacts;
@@ -129,12 +129,12 @@ pub enum Warning {
 pub struct SeenFacts {
     /// The names.
     pub names: Vec<String>,
-    /// Names that nothing in the policy asks for, each with the one that was likely meant.
+    /// Names that nothing in the policy reads, each with the name that was likely meant.
     pub near: Vec<(String, String)>,
 }
 
 impl Warning {
-    /// The rule it is about, if it is about one.
+    /// The rule that the warning is about, if any.
     ///
     /// ```
     /// use tollgate_engine::warning::{SeenFacts, Warning};
@@ -151,7 +151,7 @@ impl Warning {
     }
 }
 
-/// Names as a list, no more than a line of them.
+/// Joins names to a list, and cuts it after [`MAX_NAMES`].
 fn join_names(names: &[String]) -> String {
     let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
     match names.len().saturating_sub(MAX_NAMES) {
@@ -173,7 +173,7 @@ impl fmt::Display for SeenFacts {
     }
 }
 
-/// What ends a sentence about facts: a question has its own sign.
+/// Ends a sentence about facts: a suggestion already ends with a question mark.
 fn sentence_end(had: &SeenFacts) -> &'static str {
     if had.near.is_empty() { "." } else { "" }
 }

@@ -1,8 +1,10 @@
-//! Watches the files of a policy, which may be links, and may be replaced, removed and made again (feature `watch`).
+//! Watches the files of a policy, which may be symbolic links, and may be replaced, removed and created again
+//! (feature `watch`).
 //!
-//! [`Engine::watch`](crate::Engine::watch) puts a changed policy in force; [`FileWatcher`] is what notices the change. Every folder on the way to a file is watched, so that a link that leads elsewhere is noticed as well as a file that
-//! another is moved over: Kubernetes swaps the link `..data`, and most editors write a new file. Where the system can't
-//! tell of changes, the files are looked at from time to time.
+//! [`Engine::watch`](crate::Engine::watch) puts a changed policy in force. [`FileWatcher`] detects the change. It
+//! watches every folder on the way to a file, so that it detects a changed link as well as a replaced file:
+//! Kubernetes swaps the link `..data`, and most editors write a new file. If the system can't report changes, the
+//! files are polled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -20,18 +22,18 @@ mod policy_watch;
 
 pub use policy_watch::{WatchEvent, read_when_stable};
 
-/// So long nothing may happen before files are read: a change often comes in several steps.
+/// How long no event may arrive before the files are read, because a change often comes in several steps.
 const DEBOUNCE: Duration = Duration::from_millis(150);
-/// More steps than this aren't waited for.
+/// After this many events, the files are read even if more follow.
 const MAX_DEBOUNCED_EVENTS: usize = 100;
-/// How often files are polled where the system doesn't report changes.
+/// How often files are polled if the system doesn't report changes.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
-/// Links that lead to links, as many as the system follows.
+/// The most links in a chain, as many as the system follows.
 const MAX_SYMLINKS: usize = 40;
 
-/// The folders on the way to some files, and what in each of them matters.
+/// The folders on the way to some files, and the names in each that matter.
 type WatchedFolders = BTreeMap<PathBuf, WatchedNames>;
-/// These entries; none stands for all of them: the folder itself is what is read.
+/// These names in a folder. `None` stands for all, because the folder itself is read.
 type WatchedNames = Option<BTreeSet<OsString>>;
 
 /// Watches files in a thread of its own, until it is dropped.
@@ -55,51 +57,51 @@ type WatchedNames = Option<BTreeSet<OsString>>;
 #[must_use = "the files are watched until it is dropped"]
 pub struct FileWatcher(Sender<WatchSignal>);
 
-/// What a thread is told that looks after files.
+/// A message to the watching thread.
 #[derive(Debug)]
 enum WatchSignal {
-    /// Something happened to these; to something that isn't known if there are none.
+    /// Something happened to these paths, or, if there are none, to unknown ones.
     Changed(Vec<PathBuf>),
     Stop,
 }
 
-/// What is next.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitResult {
     Read,
     End,
 }
 
-/// The files that are looked after, and the way to them.
+/// The watched files, and the folders on the way to them.
 struct WatchState {
     detector: ChangeDetector,
-    /// Why the system can't report changes, until the reader was told.
+    /// Why the system can't report changes, until the reader has got the reason.
     polled_because: Option<String>,
     paths: Vec<PathBuf>,
     folders: WatchedFolders,
-    /// Whether one of the folders may be another now, which nobody looks after.
+    /// Whether one of the folders may have been replaced by one that isn't watched.
     is_stale: bool,
     signals: Receiver<WatchSignal>,
 }
 
-/// Who notices that they have changed.
+/// How changes are detected.
 enum ChangeDetector {
-    /// The system, which tells.
+    /// The system reports changes.
     Notified(RecommendedWatcher),
-    /// This thread, by what was known of the files.
+    /// This thread compares the files with what it knew of them.
     Polled(Vec<FileStamp>),
 }
 
-/// What is known of a file without reading it.
+/// The metadata by which a changed file is detected.
 type FileStamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl FileWatcher {
-    /// Calls `read` once, and then whenever something has happened to the files and nothing more did for 150 ms. It returns
-    /// the files to watch from then on. Where the system can't report changes the files are polled every 2 seconds, and
-    /// the next call says why.
+    /// Calls `read` once, and then after each change, when nothing more has happened for 150 ms. `read` returns the
+    /// files to watch from then on. If the system can't report changes, the files are polled every 2 seconds, and the
+    /// next call gets the reason.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// If the system can't create a thread.
     pub fn start(
         paths: Vec<PathBuf>,
         mut read: impl FnMut(Option<&str>) -> Vec<PathBuf> + Send + 'static,
@@ -109,7 +111,7 @@ impl FileWatcher {
         let look = move || {
             let mut watched = WatchState::new(paths, told, signals);
             loop {
-                // What happens from here on is told, and what happened before is read now.
+                // Watching starts before the read: a later change is reported, and an earlier one is read now.
                 let is_new = watched.update_watches();
                 if !is_new && watched.wait_for_change() == WaitResult::End {
                     return;
@@ -126,7 +128,7 @@ impl FileWatcher {
 
 impl Drop for FileWatcher {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The thread may have ended already.
         let _ = self.0.send(WatchSignal::Stop);
     }
 }
@@ -137,10 +139,10 @@ impl WatchState {
             let paths = match event {
                 Ok(event) if is_change(&event.kind) => event.paths,
                 Ok(_) => return,
-                // Something was missed.
+                // An error means that events were lost.
                 Err(_) => Vec::new(),
             };
-            // Nobody listens once that has ended.
+            // The receiver is gone once the thread has ended.
             let _ = tell.send(WatchSignal::Changed(paths));
         });
         let (how, polled_because) = match watcher {
@@ -157,17 +159,18 @@ impl WatchState {
         }
     }
 
-    /// Looks after the files by the ways that lead to them now. Whether those are others than before, so that something
-    /// may have been missed.
+    /// Watches the folders that lead to the files at present. Returns whether these changed, so that an event may
+    /// have been missed.
     fn update_watches(&mut self) -> bool {
         let folders = watched_folders(&self.paths);
         let mut is_new = std::mem::take(&mut self.is_stale) || folders != self.folders;
         let before = std::mem::replace(&mut self.folders, folders);
         let failed = match &mut self.detector {
-            // What is to be told of a folder is lost if it is watched anew, so that isn't done without need.
+            // Watching a folder again loses its pending events, so it is only done if needed.
             ChangeDetector::Notified(_) if !is_new => None,
             ChangeDetector::Notified(watcher) => {
-                // Another folder may be where one was, and that one isn't looked after any more. It may be gone.
+                // A folder may have been replaced by another of the same name, which isn't watched yet. Errors are
+                // ignored, since it may be gone.
                 for folder in before.keys().chain(self.folders.keys()) {
                     let _ = watcher.unwatch(folder);
                 }
@@ -192,7 +195,7 @@ impl WatchState {
         is_new
     }
 
-    /// Waits until something has happened to the files, and no more does.
+    /// Waits until something has happened to the files, and then for a pause.
     fn wait_for_change(&mut self) -> WaitResult {
         if let ChangeDetector::Polled(last) = &mut self.detector {
             loop {
@@ -238,8 +241,8 @@ impl WatchState {
     }
 }
 
-/// Whether an event is one: to read a file is none, though it is told of. Nor is to write to one where it is told when that
-/// is over: half of a policy may be one, too.
+/// Whether an event is a change. Reading a file isn't one, though it is reported. Writing isn't one on Linux, which
+/// also reports the end of it: a file that is being written may have half of a policy.
 fn is_change(kind: &EventKind) -> bool {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
@@ -249,8 +252,8 @@ fn is_change(kind: &EventKind) -> bool {
     }
 }
 
-/// Why changes can't be told of, if it matters that this folder isn't watched. Folders far above may not be read, and
-/// what is missing isn't there to be watched.
+/// Why the system can't report changes, if it matters that this folder isn't watched. Folders further up may be
+/// unreadable, and a missing folder can't be watched.
 fn watch_failure(folder: &Path, folders: &WatchedFolders, error: &notify::Error) -> Option<String> {
     let mut others = folders.keys().filter(|other| *other != folder);
     let is_last = !others.any(|other| other.starts_with(folder));
@@ -259,13 +262,13 @@ fn watch_failure(folder: &Path, folders: &WatchedFolders, error: &notify::Error)
     (is_last && !report_unreachable).then(|| format!("{}: {error}", folder.display()))
 }
 
-/// Whether something happened to folders themselves, or nobody knows to what.
+/// Whether something happened to the folders themselves, or to unknown paths.
 fn concerns_folders(folders: &WatchedFolders, paths: &[PathBuf]) -> bool {
     paths.is_empty() || paths.iter().any(|path| folders.contains_key(path))
 }
 
 fn concerns_watched(folders: &WatchedFolders, path: &Path) -> bool {
-    // The folder itself: it was moved or removed.
+    // The folder itself was moved or removed.
     if folders.contains_key(path) {
         return true;
     }
@@ -278,7 +281,7 @@ fn concerns_watched(folders: &WatchedFolders, path: &Path) -> bool {
     }
 }
 
-/// The folders on the way to these files or folders, each as it is called without links.
+/// The folders on the way to these files or folders, by their paths without links.
 fn watched_folders(paths: &[PathBuf]) -> WatchedFolders {
     let mut folders = WatchedFolders::new();
     for path in paths {
@@ -288,7 +291,7 @@ fn watched_folders(paths: &[PathBuf]) -> WatchedFolders {
     folders
 }
 
-/// Goes from the root to what a path leads to, through all links on the way.
+/// Walks from the root along a path, through all links on the way.
 fn walk_links(path: &Path, folders: &mut WatchedFolders) {
     let mut at = PathBuf::from("/");
     let mut rest: Vec<OsString> = path_names_reversed(path);
@@ -312,7 +315,7 @@ fn walk_links(path: &Path, folders: &mut WatchedFolders) {
                 rest.extend(path_names_reversed(&target));
             }
             Ok(_) => return,
-            // What isn't there can't be looked into, but can be made.
+            // A path that doesn't exist can't be followed, but may be created.
             Err(_) if !next.exists() => return,
             Err(_) => at = next,
         }
@@ -322,7 +325,7 @@ fn walk_links(path: &Path, folders: &mut WatchedFolders) {
     }
 }
 
-/// The names on a way, the last first.
+/// The names in a path, the last first.
 fn path_names_reversed(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -332,7 +335,7 @@ fn path_names_reversed(path: &Path) -> Vec<OsString> {
     parts.collect()
 }
 
-/// What is known of files, and of those in folders, without reading them.
+/// The metadata of files, and of policy files in folders.
 fn file_stamps(paths: &[PathBuf]) -> Vec<FileStamp> {
     let stamp = |path: &Path| {
         let known = std::fs::metadata(path).ok()?;

@@ -1,7 +1,7 @@
 //! The backend in memory: all limits of a policy in a few tables that they share.
 //!
-//! The rate comes with each check, and the counter's number is part of the key, so a policy of ten
-//! thousand limits needs no more tables than one of ten, and a reload touches none of them.
+//! The rate comes with each check, and the counter's number is part of the key. So a policy of ten thousand limits
+//! needs no more tables than one of ten, and a reload touches none of them.
 
 use std::array;
 use std::convert::Infallible;
@@ -38,20 +38,20 @@ use keys::{
     CounterKey, KeyStorage, QuotaBytes, TableKey, UNNAMED, exact_key_at, gcra_key_at, level,
 };
 
-/// Checks that are asked without asking for memory.
+/// The number of checks that need no allocation.
 const INLINE: usize = 8;
-/// What fixed windows are counted by; where they begin comes with each rate.
+/// The algorithm of the table of fixed windows. Each rate brings its own alignment.
 const WINDOWS: Algorithm = Algorithm::FixedWindow(WindowAlignment::FirstHit);
 
 /// Keeps the state of all limits in this process.
 ///
-/// GCRA is counted by a 64-bit fingerprint of counter and key (see [`KeyedLimiter`] for what that
-/// means: 3 in 100 million that any two of a million keys share a limit), other algorithms and
-/// concurrency by one of 128 bits, quotas by the key itself. All tables are bounded; what is beyond
-/// shares one bucket, and quotas refuse.
+/// GCRA is counted by a 64-bit fingerprint of counter and key. [`KeyedLimiter`] states what that means: with a
+/// million keys, the probability that any two share a limit is 3 in 100 million. Other algorithms and concurrency are
+/// counted by a fingerprint of 128 bits, quotas by the key itself. All tables are bounded. Keys beyond the bound
+/// share one bucket, and quotas deny them.
 ///
-/// All of it is gone when the process ends, unless [`Engine::save`](crate::Engine::save) writes it down; what was used of
-/// quotas too, unless they are given a file: [`MemoryBuilder::quota_file`].
+/// The state is lost when the process ends, unless [`Engine::save`](crate::Engine::save) writes it. The usage of
+/// quotas is kept by a file of their own: [`MemoryBuilder::quota_file`].
 ///
 /// ```
 /// use tollgate::clock::Manual;
@@ -65,27 +65,27 @@ const WINDOWS: Algorithm = Algorithm::FixedWindow(WindowAlignment::FirstHit);
 #[debug("Memory {{ rates: {rates:?}, quotas: {}, concurrency: {concurrency:?}, .. }}", quotas.stats().keys)]
 pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
     rates: KeyedLimiter<C>,
-    // What may be held by a request is shared with it.
+    // Behind `Arc`, because permits and estimates that requests hold refer to their table.
     exact_tables: Box<[Arc<StoredKeyLimiter<CounterKey, C>>]>,
-    /// Fixed windows, which begin at times of day.
+    /// Fixed windows, which are aligned to the time of day.
     windows: Arc<StoredKeyLimiter<CounterKey, W>>,
     concurrency: Arc<KeyedConcurrencyLimiter<CounterKey, C>>,
     quotas: Arc<QuotaLimiter<W>>,
     stack: CompositeLimiter,
-    /// Those of checks that didn't go through the stack. No decision reads it.
+    /// The lost races of checks that bypassed the composite limiter. No decision reads the number.
     lost_races: AtomicU64,
-    /// How often keys were forgotten. Read (acquire) before a refusal is remembered or repeated.
+    /// How often keys were reset or refunded. Read (acquire) before a denial is cached or repeated.
     reset_epoch: AtomicU64,
     clock: C,
 }
 
 impl Memory {
-    /// A million keys, on the system's clocks.
+    /// A memory for a million keys, on the system's clocks.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// Chooses how many keys there may be, and the clocks.
+    /// Builds a memory with another capacity or other clocks.
     pub fn builder() -> MemoryBuilder {
         MemoryBuilder {
             capacity: 1_000_000,
@@ -104,10 +104,11 @@ impl Default for Memory {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
-    /// Charges all checks, or none, at once.
+    /// Charges all checks, or none, immediately.
     #[inline]
     pub fn answer(&self, checks: &[Check<'_>]) -> Answer {
-        // Most policies have only GCRA, and a request few checks: code for a fixed number of them is shorter.
+        // Most policies only use GCRA, and most requests have few checks: the code for a fixed number of them is
+        // shorter.
         let together = match checks {
             [] => None,
             [a] => self.charge_together([a]),
@@ -122,7 +123,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// Charges all checks, or none, if all are of GCRA.
+    /// Charges all checks, or none. `None` unless all are of GCRA.
     #[inline]
     fn charge_together<const N: usize>(&self, checks: [&Check<'_>; N]) -> Option<CombinedDecision> {
         let first = self.gcra_key(checks.first()?)?;
@@ -185,7 +186,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         self.charge_levels(&levels)
     }
 
-    /// Charges no more than so many checks, without asking for memory.
+    /// Charges at most `N` checks without an allocation.
     fn charge_inline<const N: usize>(&self, checks: &[Check<'_>]) -> Answer {
         let owned: [KeyStorage; N] = array::from_fn(|number| KeyStorage::of(checks.get(number)));
         let held: [TableKey<'_, C, W>; N] =
@@ -216,8 +217,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// Charges a check of a rate as far as there is room, whatever it costs. False if its key is beyond the
-    /// cap: what such keys share isn't charged for one of them.
+    /// Charges a check of a rate as far as there is room, whatever it costs. Returns false if its key is beyond the
+    /// table's bound: the bucket that such keys share isn't charged for one of them.
     pub fn charge_available(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
         match &check.limit.compiled {
@@ -235,8 +236,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// Forgets what was used of a log or a quota, before it is set anew. It begins no new
-    /// [epoch](Backend::deny_epoch), as nothing may pass sooner by that.
+    /// Clears the usage of a log or a quota, before the caller sets it anew. It starts no new
+    /// [epoch](Backend::deny_epoch), because this allows no request sooner.
     pub fn clear_key(&self, check: &Check<'_>) {
         match &check.limit.compiled {
             CompiledLimit::Exact(table, _) => self.exact_tables[*table]
@@ -247,7 +248,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// Holds a permit of a concurrency limit, however many are held.
+    /// Holds a permit of a concurrency limit, even above the limit.
     pub fn hold_permit(&self, check: &Check<'_>) -> Option<HeldPermits> {
         let key = CounterKey::of(check);
         match check.limit.compiled {
@@ -259,13 +260,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// The clock that rates are counted by.
+    /// The clock by which rates are counted.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Slots
-    /// that are held stay held.
+    /// Refunds the cost of these checks, whatever it was charged for: at most what was spent. Permits that are held
+    /// stay held.
     pub fn refund_checks(&self, checks: &[Check<'_>]) {
         for check in checks {
             let (key, units) = (CounterKey::of(check), check.cost);
@@ -282,7 +283,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         self.reset_epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// Forgets what the keys of these checks have spent. Slots that are held stay held.
+    /// Clears what the keys of these checks have spent. Permits that are held stay held.
     pub fn reset_checks(&self, checks: &[Check<'_>]) {
         for check in checks {
             let key = CounterKey::of(check);
@@ -294,22 +295,22 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
                 CompiledLimit::Concurrency(_) => {}
             }
         }
-        // Afterwards: a refusal from before must not be repeated.
+        // Incremented last: a denial from before the reset must not be repeated.
         self.reset_epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// How many requests were refused although every limit had room when it was looked at, because
-    /// another request came between.
+    /// How many requests were denied although every limit had room when it was read, because another request was
+    /// charged in between.
     pub fn lost_races(&self) -> u64 {
         self.stack.lost_races() + self.lost_races.load(Ordering::Relaxed)
     }
 
-    /// What the table of GCRA has counted.
+    /// The statistics of the table of GCRA.
     pub fn rate_stats(&self) -> keyed::Stats {
         self.rates.stats()
     }
 
-    /// How many keys have something in flight, of concurrency limits.
+    /// How many keys of concurrency limits have requests in flight.
     pub fn keys_in_flight(&self) -> usize {
         self.concurrency.len()
     }
@@ -373,11 +374,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     }
 
     fn deny_epoch(&self) -> Option<u64> {
+        // A lost race denies a request that had room, so its denial must not be repeated from a cache.
         Some(self.lost_races() + self.reset_epoch.load(Ordering::Acquire))
     }
 }
 
-/// The clock of a table, whose memory may be gone by now.
+/// The clock of a table, which keeps the table alive after the memory is dropped.
 struct TableClock<T>(Arc<T>);
 
 impl<C: Clock> Clock for TableClock<KeyedConcurrencyLimiter<CounterKey, C>> {

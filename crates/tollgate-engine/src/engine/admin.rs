@@ -1,4 +1,4 @@
-//! What operators ask of an engine and change of it: counts, limiters, keys and overrides; and how it outlives its process.
+//! Administration of an engine: counters, limiters, keys and overrides; and snapshots, which outlive the process.
 
 use std::sync::{Arc, PoisonError};
 
@@ -20,15 +20,16 @@ use crate::top_keys::{DeniedKey, TopDenials, TopKeys};
 use crate::warning::Warning;
 
 impl<B: Backend> Engine<B> {
-    /// Counts what each limiter decides, of so many by name; what others decide is counted together. See
-    /// [`tallies`](Self::tallies) for what is counted. An engine without counts nothing.
+    /// Counts the decisions of up to `limiters` limiters by name; those of further limiters are counted together. See
+    /// [`counters`](Self::counters) for what is counted. By default, an engine counts nothing.
     ///
-    /// Each limiter takes 104 bytes for each core and four more.
+    /// Each limiter takes 104 bytes in each of as many stripes as there are cores, plus four.
     #[must_use]
     pub fn with_counters(mut self, limiters: usize) -> Self {
         let (pipeline, tallies) = (&self.pipeline, Tallies::new(limiters));
         let rules = pipeline.rules.load_full();
-        // Somebody may hold a verdict by the rules in force, so they are compiled once more, which went well before.
+        // A caller may still hold a decision by the rules in force, so they can't be changed in place. Compiling them
+        // again succeeds, since it did before.
         let (policy, now) = (Policy::clone(&rules.policy), pipeline.backend.now());
         if let Ok(mut counted) = CompiledPolicy::new(policy, PreviousState::Rules(&rules), now) {
             counted.open_gates(Some(&rules), &pipeline.clocks);
@@ -43,19 +44,20 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// What each limiter has decided since the engine was made: nothing unless it [counts](Self::with_counters).
+    /// The decisions of each limiter since the engine was created. Empty unless the engine
+    /// [counts](Self::with_counters).
     ///
-    /// Each rule in force that applies to a request that passes counts it as allowed, and the one that refuses it as
-    /// denied. A rule in shadow counts what it would have said. A limit of a tree counts each descriptor that takes
-    /// something. Counts never fall while a limiter is listed; one that is gone from the policy is listed on until its
-    /// place is another's, and what it had counted is in `(other)` from then on.
+    /// An allowed request counts as allowed for each enforced rule that applies to it. A denied request counts as
+    /// denied for the rule that denied it. A rule in shadow mode counts what it would have decided. A limit of a tree
+    /// counts each descriptor with a cost. Counts never decrease while a limiter is listed. One that is gone from the
+    /// policy stays listed until another limiter takes its row; from then on its counts are part of `(other)`.
     pub fn counters(&self) -> Vec<LimiterCounts> {
         let tallies = self.pipeline.recorder.tallies.as_ref();
         tallies.map_or_else(Vec::new, Tallies::all)
     }
 
-    /// How many requests passed and were refused, each counted once, however many limiters it met: none unless it
-    /// [counts](Self::with_counters).
+    /// How many requests were allowed and denied, each counted once, however many limiters applied. Zero unless the
+    /// engine [counts](Self::with_counters).
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -76,15 +78,15 @@ impl<B: Backend> Engine<B> {
         tallies.map_or_else(RequestCounts::default, Tallies::requests)
     }
 
-    /// How long requests waited for their turn, because a rule says `over: wait`, whether they passed in the end or
-    /// not: none unless it [counts](Self::with_counters).
+    /// How long requests waited in queues, because a rule has `over: wait`, whether they were allowed or not. `None`
+    /// unless the engine [counts](Self::with_counters).
     pub fn wait_times(&self) -> Option<&Histogram> {
         let tallies = self.pipeline.recorder.tallies.as_ref();
         tallies.map(|tallies| &tallies.waits)
     }
 
-    /// Counts a decision on a key that brought its limit along, as `CL.THROTTLE` does, which no policy has decided: by the
-    /// limiter `(throttle)`, and a denial among the [keys that are denied most](Self::top).
+    /// Counts a decision that no policy made, about a key that brought its own limit, as `CL.THROTTLE` does. It
+    /// counts for the limiter `(throttle)`, and a denial also among the [keys with the most denials](Self::top_keys).
     ///
     /// ```
     /// # use tollgate_engine::backend::Memory;
@@ -113,10 +115,10 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// What operators should know of the policy in force: rules that found their key, or the fact that says a cost, in
-    /// none of their first hundred requests, tiers that nobody is in, and requests that no rule is for. Each is listed once, in the order in which it was
-    /// noticed; [`reload`](Self::reload) begins anew. See [`Observer::warned`](crate::observer::Observer::warned) to be told
-    /// at once.
+    /// Warnings about the policy in force: rules whose first hundred requests all lacked the key or the cost fact,
+    /// tiers without tenants, and requests that no rule matches. Each is listed once, in the order of detection.
+    /// [`reload`](Self::reload) starts a new list. [`Observer::on_warning`](crate::observer::Observer::on_warning)
+    /// gets them immediately.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -136,8 +138,8 @@ impl<B: Backend> Engine<B> {
         self.pipeline.recorder.warnings.all().clone()
     }
 
-    /// Has each warning logged by this function from now on, unless one was given before: for those who are handed an engine that is
-    /// shared already, and so can't give it an observer. Middleware does this by itself.
+    /// Logs each warning by this function from now on, unless a function was set before. It is for code that gets a
+    /// shared engine, and so can't set an observer. Middleware calls this itself.
     ///
     /// ```
     /// # use tollgate_engine::backend::Memory;
@@ -152,29 +154,33 @@ impl<B: Backend> Engine<B> {
         self.pipeline.recorder.warnings.log_by(log);
     }
 
-    /// Each limiter of the policy in force, in the order of the file: rules that aren't off, tiers, and limits of trees.
+    /// Each limiter of the policy in force, in the order of the file: rules that aren't off, tiers, and limits of
+    /// trees.
     ///
-    /// How many keys are active isn't known of each: all rules share their tables, which tell it of all.
+    /// The number of active keys isn't known for each limiter, because all rules share their tables. The tables state
+    /// the total.
     pub fn limiter_states(&self) -> Vec<LimiterState> {
         limiters::states(&self.pipeline)
     }
 
-    /// Counts the keys that are refused most, so many of them, to be [told](Self::top). An engine without counts none.
+    /// Tracks the `keys` keys with the most denials, for [`top_keys`](Self::top_keys). By default, an engine tracks
+    /// none.
     ///
-    /// It takes memory for eight times as many keys, however many are refused.
+    /// It takes memory for eight times as many keys, whatever the number of denials.
     #[must_use]
     pub fn with_top_keys(mut self, keys: usize) -> Self {
         self.pipeline.recorder.top = Some(TopDenials::new(keys, self.pipeline.clocks.wall.now()));
         self
     }
 
-    /// The keys that were refused most since the engine was made, or since [`reset_top_keys`](Self::reset_top_keys); none unless it
-    /// [counts](Self::with_top_keys). What rules in shadow would have refused is marked; what no rule refuses isn't counted.
+    /// The keys with the most denials since the engine was created, or since
+    /// [`reset_top_keys`](Self::reset_top_keys). `None` unless the engine [tracks them](Self::with_top_keys). Denials
+    /// in shadow mode are marked. Denials by no rule aren't counted.
     pub fn top_keys(&self) -> Option<TopKeys> {
         self.pipeline.recorder.top.as_ref().map(TopDenials::keys)
     }
 
-    /// Counts anew from now on.
+    /// Clears the tracked keys, and starts again.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -196,20 +202,22 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Carries out an order from now on, until it ends: a key or a rule is [blocked](OverrideAction::Block),
-    /// [let through](OverrideAction::Bypass), or has [another limit](OverrideAction::Limit). One of the same sort for the same target takes
-    /// the place of that.
+    /// Adds an override, in force until it expires: a key or a rule is [blocked](OverrideAction::Block),
+    /// [bypassed](OverrideAction::Bypass), or has [another limit](OverrideAction::Limit). It replaces an override
+    /// with the same kind of action on the same target.
     ///
-    /// Orders lie over the policy. A [reload](Self::reload) keeps them: they are for the rule of their name, and idle while
-    /// there is none. They are for requests of facts and of descriptors. Of a block, a bypass and an override of one
-    /// request the first decides, and an override for its key before one for all of the rule. They end by the wall
-    /// clock; if that is set back, no later than as if they were made then. There are at most
-    /// [10,000](crate::orders::MAX_OVERRIDES), for at most [30 days](crate::orders::MAX_OVERRIDE_DURATION) each.
+    /// Overrides take precedence over the policy. A [reload](Self::reload) keeps them: they apply to the rule with
+    /// their name, and are idle while there is none. They apply to requests of facts and of descriptors. A block
+    /// precedes a bypass, and a bypass precedes a limit. An override for a key precedes one for the whole rule.
+    /// Overrides expire by the wall clock. If that is set back, their durations start again, so none is extended by
+    /// the difference. There are at most [10,000](crate::overrides::MAX_OVERRIDES), for at most [30
+    /// days](crate::overrides::MAX_OVERRIDE_DURATION) each.
     ///
-    /// Each engine has its own: with a shared store, an order is for the requests that this process decides.
+    /// Each engine has its own overrides: with a shared store, an override applies only to requests that this process
+    /// decides.
     ///
     /// # Errors
-    /// If it can't be carried out by the policy in force, or there are too many.
+    /// If the override has no effect under the policy in force, or there are too many.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -244,7 +252,7 @@ impl<B: Backend> Engine<B> {
         self.pipeline.change_overrides(made)
     }
 
-    /// Ends an order before its time; none if there is none with this number.
+    /// Removes an override before it expires. `None` if no override has this number.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -267,8 +275,8 @@ impl<B: Backend> Engine<B> {
         self.withdraw_where(|order| order.id == id)
     }
 
-    /// Ends the order of this sort for exactly this target before its time; none if there is none. What an override says
-    /// makes no difference.
+    /// Removes the override with this kind of action and exactly this target before it expires. `None` if there is
+    /// none. The limits of a limit override don't matter.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -295,7 +303,7 @@ impl<B: Backend> Engine<B> {
         self.pipeline.change_overrides(withdrawn).ok()
     }
 
-    /// All orders that haven't ended, from the oldest, and what each does by the policy in force.
+    /// All overrides that haven't expired, the oldest first, with the effect of each under the policy in force.
     pub fn overrides(&self) -> Vec<Override> {
         let mut book = self.pipeline.lock_overrides();
         if book.remove_expired(self.pipeline.clocks.wall.now()) {
@@ -304,11 +312,11 @@ impl<B: Backend> Engine<B> {
         book.list(|_| true)
     }
 
-    /// The key of a rule that a target names, or those of all rules whose keys its facts make, by a backend that may take
-    /// its time. Nothing is charged.
+    /// The state of the keys that a target names: the key of its rule, or those of all rules whose keys its facts
+    /// make. For a backend that may take time to answer. Charges nothing.
     ///
     /// # Errors
-    /// If the backend couldn't be asked; inside, if there is no such key by the policy in force.
+    /// If the backend is unavailable. The inner error: if there is no such key under the policy in force.
     pub async fn find_async(
         &self,
         target: &Target,
@@ -316,11 +324,12 @@ impl<B: Backend> Engine<B> {
         key_state::find_keys(&self.pipeline, target).await
     }
 
-    /// Forgets what the keys that [`find_async`](Self::find_async) finds have spent of these limits. Slots that are held stay held. Of a store
-    /// that others ask too, they may repeat what they were refused before, as long as that was said to hold.
+    /// Clears what the keys of [`find_async`](Self::find_async) have spent from the limits in `scope`. Permits that
+    /// are held stay held. Other clients of the same store may repeat a cached denial for as long as it was reported
+    /// to hold.
     ///
     /// # Errors
-    /// If the backend couldn't be asked; inside, if there is no such key by the policy in force.
+    /// If the backend is unavailable. The inner error: if there is no such key under the policy in force.
     pub async fn reset_async(
         &self,
         target: &Target,
@@ -331,27 +340,30 @@ impl<B: Backend> Engine<B> {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
-    /// The key of a rule that a target names, or those of all rules whose keys its facts make. Nothing is charged.
+    /// The state of the keys that a target names: the key of its rule, or those of all rules whose keys its facts
+    /// make. Charges nothing.
     ///
     /// # Errors
-    /// If there is no such key by the policy in force.
+    /// If there is no such key under the policy in force.
     pub fn find(&self, target: &Target) -> Result<Vec<KeyState>, OverrideError> {
         poll_ready(self.find_async(target))
     }
 
-    /// Forgets what the keys that [`find`](Self::find) finds have spent of these limits. Slots that are held stay held.
+    /// Clears what the keys of [`find`](Self::find) have spent from the limits in `scope`. Permits that are held stay
+    /// held.
     ///
     /// # Errors
-    /// If there is no such key by the policy in force.
+    /// If there is no such key under the policy in force.
     pub fn reset(&self, target: &Target, scope: ResetScope) -> Result<ResetReport, OverrideError> {
         poll_ready(self.reset_async(target, scope))
     }
 
-    /// Writes what keys have spent of rates as a section of a snapshot, and returns how many there are; with them operators'
-    /// [orders](crate::orders). Decisions go on meanwhile, and a key that is charged meanwhile may be in it as before or after; a reload waits.
+    /// Writes what keys have spent of rates as a section of a snapshot, with the operators'
+    /// [overrides](crate::overrides), and returns the number of keys. Decisions continue meanwhile: a key that is
+    /// charged during the call is saved as before or after the charge. A reload waits.
     ///
-    /// Quotas aren't in it: [`MemoryBuilder::quota_file`] keeps them. Nor is what is held, which ends with the process that
-    /// holds it: estimates are in it as spent.
+    /// Quotas aren't saved: [`MemoryBuilder::quota_file`] keeps them. Permits aren't either, since they end with the
+    /// process. Estimates are saved as spent.
     ///
     /// # Errors
     /// If the file can't be written.
@@ -381,7 +393,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn save(&self, file: &mut SnapshotWriter) -> Result<u64, SnapshotError> {
-        // No policy comes into force meanwhile: keys of its counters would be in the tables, and their numbers free.
+        // No policy may come into force meanwhile: the tables would have keys of counters that the saved list lacks,
+        // and a restored engine would assign these numbers again.
         let _reloading = self
             .reload_lock
             .lock()
@@ -391,18 +404,19 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
 }
 
 impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Engine<Memory<C, W>> {
-    /// Puts a policy in force that follows the one of a process before, of which [`save`](Self::save) wrote this section: as
-    /// by a [reload](Self::reload), a limit that has the same name and algorithm goes on with what its keys have spent,
-    /// and what matches none is kept for its return. What was used of quotas is in the file that is given, if any.
+    /// Creates an engine that continues from a previous process, whose engine wrote this section with
+    /// [`save`](Self::save). As with a [reload](Self::reload), a limit with the same name and algorithm keeps what
+    /// its keys have spent, and the counters of limits that are gone are kept for their return. The usage of quotas
+    /// is read from their file, if one is given.
     ///
-    /// The time between counts, by the wall clock unless something better is known; if that went back, none has passed.
-    /// Operators' orders go on until they end. Rules that
-    /// [warm up](crate::policy::Rule::warm_up) do so anew, as after every start.
+    /// The time in between counts, by the wall clock unless the options state a better one. If the clock went back,
+    /// no time has passed. Overrides continue until they expire. Rules that [warm up](crate::policy::Rule::warm_up)
+    /// do so again, as after every start.
     ///
     /// # Errors
     /// If the snapshot, the policy or the quotas' file can't be used.
     ///
-    /// [`save`](Self::save) has an example.
+    /// See [`save`](Self::save) for an example.
     pub fn restore(
         policy: Policy,
         builder: MemoryBuilder<C, W>,

@@ -1,4 +1,4 @@
-//! On which conditions a request is decided that may take its time.
+//! The options of a decision.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use arc_swap::Guard;
 
 use super::rules::CompiledPolicy;
 
-/// On which conditions [`Engine::decide_with_conditions`](super::Engine::decide_with_conditions) decides: by default as [`Engine::decide_async`](super::Engine::decide_async) does.
+/// The options of [`Engine::decide_with_conditions`](super::Engine::decide_with_conditions). By default it decides as
+/// [`Engine::decide_async`](super::Engine::decide_async) does.
 ///
 /// ```
 /// use tollgate_engine::backend::Memory;
@@ -20,7 +21,7 @@ use super::rules::CompiledPolicy;
 ///     let (facts, at_once) = (Facts::new(), DecideOptions::new().without_waiting());
 ///     let first = engine.decide_with_conditions(at_once, &facts).await?.is_some_and(|verdict| verdict.allowed().is_some());
 ///     let second = engine.decide_with_conditions(at_once, &facts).await?.is_some_and(|verdict| verdict.allowed().is_some());
-///     // The second would wait for an hour.
+///     // The second request would wait for an hour.
 ///     assert_eq!((first, second), (true, false));
 ///     Ok::<(), std::convert::Infallible>(())
 /// };
@@ -38,7 +39,7 @@ pub struct DecideOptions<'a> {
 }
 
 impl<'a> DecideOptions<'a> {
-    /// Those of [`Engine::decide_async`](super::Engine::decide_async).
+    /// The options of [`Engine::decide_async`](super::Engine::decide_async).
     pub const fn new() -> Self {
         Self {
             known_facts: None,
@@ -47,40 +48,42 @@ impl<'a> DecideOptions<'a> {
         }
     }
 
-    /// The verdict tells of each limit that the request met, not only of the one that decided:
-    /// [`DecisionDetails::limits`](crate::verdict::DecisionDetails::limits). A store is asked no more often for that; it takes memory if there
-    /// are several limits.
+    /// Lists each limit that applied, not only the one that decided:
+    /// [`DecisionDetails::limits`](crate::verdict::DecisionDetails::limits). This needs no further store request, and
+    /// allocates if there are several limits.
     pub const fn listing_limits(mut self) -> Self {
         self.lists_limits = true;
         self
     }
 
-    /// Where a rule says `over: wait`, the request is refused in place of that.
+    /// Denies a request where a rule has `over: wait`, instead of letting it wait.
     pub const fn without_waiting(mut self) -> Self {
         self.is_immediate = true;
         self
     }
 
-    /// Of these the facts were looked for, and of no others. So a policy that comes into force before the request is decided,
-    /// or while it waits, and asks for another, doesn't decide it: what it doesn't know it would take for what isn't there.
+    /// States that the caller looked for these facts and no others. If a policy comes into force before the decision,
+    /// or while the request waits, and reads another fact, the request isn't decided by it: the engine would take a
+    /// fact that nobody looked for as missing.
     pub const fn with_known_facts(mut self, asked: &'a RequiredFacts) -> Self {
         self.known_facts = Some(asked);
         self
     }
 
-    /// Whether these rules ask for a fact that nobody looked for.
+    /// Whether these rules read a fact that the caller didn't look for.
     pub(super) fn lacks_facts_for(self, rules: &Arc<CompiledPolicy>) -> bool {
         self.known_facts.is_some_and(|asked| !asked.covers(rules))
     }
 }
 
-/// The names of the facts that the policy in force asks for, each once: see [`Engine::required_facts`](super::Engine::required_facts).
+/// The names of the facts that the policy in force reads, each once: see
+/// [`Engine::required_facts`](super::Engine::required_facts).
 ///
 /// ```
 /// use tollgate_engine::RequiredFacts;
 ///
-/// fn reads_addresses(asked: &RequiredFacts) -> bool {
-///     asked.iter().any(|name| &**name == "ip")
+/// fn reads_addresses(required: &RequiredFacts) -> bool {
+///     required.iter().any(|name| &**name == "ip")
 /// }
 /// ```
 #[derive(derive_more::Debug)]
@@ -88,16 +91,16 @@ impl<'a> DecideOptions<'a> {
 pub struct RequiredFacts(pub(super) Guard<Arc<CompiledPolicy>>);
 
 impl RequiredFacts {
-    /// The same, to be kept for as long as a request may wait: those that are only looked at borrow a place of their thread,
-    /// of which there are few.
+    /// Makes it fit to be kept while a request waits. The borrowed form occupies one of its thread's few fast slots
+    /// of `arc_swap`.
     #[must_use]
     pub fn into_owned(self) -> Self {
         Self(Guard::from_inner(Guard::into_inner(self.0)))
     }
 
-    /// Whether the fact of this number is only compared, by `match`, `block` and `exempt`. The value of any other is used: it is a
-    /// part of a key, a cost, a tier or a class. So a request that has several values of it has to be denied, or asked about with
-    /// each of them ([`Facts::with_other_sets`](crate::Facts::with_other_sets)).
+    /// Whether the fact with this number is only compared, by `match`, `block` and `exempt`. The value of any other
+    /// fact is used, in a key, a cost, a tier or a class. So a request with several values of such a fact has to be
+    /// denied, or decided with each value ([`Facts::with_other_sets`](crate::Facts::with_other_sets)).
     ///
     /// ```
     /// # use tollgate_engine::backend::Memory;
@@ -105,16 +108,16 @@ impl RequiredFacts {
     /// # use tollgate_engine::{Engine, Policy};
     /// let text = "limits: [{name: a, match: {header.x-app: web}, key: header.x-api-key, rate: 5/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
-    /// let asked = engine.required_facts();
-    /// let compared: Vec<_> = (0..asked.len()).filter(|number| asked.is_only_compared(*number)).collect();
-    /// assert_eq!((compared.len(), &*asked[compared[0]]), (1, "header.x-app"));
+    /// let required = engine.required_facts();
+    /// let compared: Vec<_> = (0..required.len()).filter(|number| required.is_only_compared(*number)).collect();
+    /// assert_eq!((compared.len(), &*required[compared[0]]), (1, "header.x-app"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_only_compared(&self, number: usize) -> bool {
         number >= self.0.value_facts
     }
 
-    /// Whether these rules ask for nothing else.
+    /// Whether these rules read no other fact.
     fn covers(&self, rules: &Arc<CompiledPolicy>) -> bool {
         let names = rules.matcher.slots.names();
         Arc::ptr_eq(&self.0, rules) || names.iter().all(|name| self.contains(name))

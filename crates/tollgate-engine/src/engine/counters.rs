@@ -1,9 +1,9 @@
-//! Which state each limit is kept in, from one policy to the next.
+//! The counter of each limit, from one policy to the next.
 //!
-//! A limit that has the same name and algorithm in the next policy keeps its state, whatever its rate: the
-//! backend carries what was spent over, so that no window sees more than the largest burst and the fastest
-//! rate of the versions in it, however often they change. The state of a limit that a policy doesn't have is retired, and
-//! a later policy that has the limit again goes on with it: keys that are idle by then are as good as new ones.
+//! A limit that has the same name and algorithm in the next policy keeps its counter, whatever its rate. The backend
+//! carries over what was spent, so that no window admits more than the largest burst and the fastest rate of the
+//! versions in it, however often they change. The counter of a limit that a policy doesn't have is retired. A later
+//! policy that has the limit again continues with it: keys that are idle by then are fully refilled anyway.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::limits::{Counter, Limit, LimitKind};
 
 mod snapshot;
 
-/// Whether other rules may count in the same state.
+/// Whether other rules may use the same counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
     Alone,
     Shared,
 }
 
-/// What sort of state.
+/// The kind of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum CounterKind {
     Rate(Algorithm),
@@ -42,33 +42,33 @@ impl CounterKind {
 
 type CounterStates = HashMap<(Box<str>, CounterKind), Vec<CounterState>, FixedState>;
 
-/// So many retired states are kept beside those that the latest reload retired; the longest retired go first.
+/// How many retired counters are kept beside those that the latest reload retired. The longest retired go first.
 const MOST_RETIRED: usize = 1 << 16;
 
-/// The states of a policy's limits, and of limits that policies before it had.
+/// The counters of a policy's limits, and of limits that earlier policies had.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     active: CounterStates,
-    /// What no limit of the policy is kept in.
+    /// Counters that no limit of the policy uses.
     retired: CounterStates,
-    /// While limits get their places: what they may go on with. States of the policy before come first, then retired ones
-    /// from the latest.
+    /// Filled during compilation: the counters that limits may continue with. Those of the previous policy come
+    /// first, then retired ones, the latest first.
     reusable: CounterStates,
     next_id: u64,
 }
 
-/// The state of one limit.
+/// The counter of one limit.
 #[derive(Clone, Copy, Debug)]
 struct CounterState {
     id: u64,
-    /// None for a quota or slots.
+    /// `None` for a quota or a concurrency limit.
     rate: Option<Rate>,
-    /// For how many reloads no policy has had its limit: none while one has.
+    /// The number of reloads since a policy had its limit. Zero while one has.
     retired: u64,
 }
 
 impl Counters {
-    /// Those of a policy that is to follow this one.
+    /// The counters for a policy that follows this one.
     pub(crate) fn continue_from(before: Option<&Self>) -> Self {
         let Some(last) = before else {
             return Self {
@@ -88,7 +88,7 @@ impl Counters {
         }
     }
 
-    /// Retires what no limit has, once all have their place.
+    /// Retires the counters that no limit uses, once all limits have theirs.
     pub(crate) fn retire_unused(&mut self) {
         let mut retired = std::mem::take(&mut self.reusable);
         let mut ages = Vec::new();
@@ -102,6 +102,7 @@ impl Counters {
         ages.retain(|age| *age > 1);
         if ages.len() > MOST_RETIRED {
             ages.sort_unstable();
+            // The ages beyond the bound go. Of the age at the bound, only as many stay as there is room for.
             let oldest = ages[MOST_RETIRED];
             let mut room = MOST_RETIRED - ages.partition_point(|age| *age < oldest);
             retired.retain(|_, states| {
@@ -116,16 +117,16 @@ impl Counters {
         self.retired = retired;
     }
 
-    /// The numbers of all states.
+    /// The numbers of all counters.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
         let all = self.active.values().chain(self.retired.values());
         all.flatten().map(|state| state.id)
     }
 
-    /// The names of rates that the policy before had and this one doesn't, in order.
+    /// The names of rates that the previous policy had and this one hasn't, in order.
     pub(crate) fn just_retired(&self) -> Vec<String> {
         let retired = self.retired.iter().filter(|((name, sort), states)| {
-            // Nobody gave those a name that only say how far a rule has warmed up.
+            // Warm-up gates have names that no user wrote.
             matches!(sort, CounterKind::Rate(_))
                 && !name.starts_with(super::warm_up::COUNTER_PREFIX)
                 && states.iter().any(|state| state.retired == 1)
@@ -134,7 +135,7 @@ impl Counters {
         names.into_iter().collect()
     }
 
-    /// Gives each limit of a rule its state.
+    /// Assigns each limit of a rule its counter.
     pub(crate) fn assign_counters(
         &mut self,
         name: &str,
@@ -161,7 +162,7 @@ impl Counters {
         Ok(limits)
     }
 
-    /// The states of limits of one sort.
+    /// The counters for limits of one kind.
     fn assign_states(
         &mut self,
         name: &str,
@@ -176,7 +177,7 @@ impl Counters {
                 _ => None,
             })
             .collect();
-        // Another rule that shares the counter may have been here.
+        // Another rule that shares the counter may have assigned some already.
         let mut states = self.active.remove(&key).unwrap_or_default();
         let rest = &rates[states.len().min(rates.len())..];
         let before = self.reusable.entry(key.clone()).or_default();
@@ -203,8 +204,8 @@ impl Counters {
     }
 }
 
-/// Which of the limits of one sort with its period a limit is, from the strictest: limits of other periods have no part in
-/// its name, and neither has the order in which a rule lists them.
+/// The number of a limit among those of its kind and period, the strictest first. So its name depends neither on
+/// limits with other periods nor on the order in the policy.
 fn ordinal(alike: &[LimitKind], number: usize) -> usize {
     let strictness = |number: usize| match &alike[number] {
         LimitKind::Rate { rate, .. } => (rate.count(), rate.burst_size(), number),
@@ -229,11 +230,11 @@ fn take_id(next: &mut u64) -> u64 {
     *next - 1
 }
 
-/// Whether a limit may go on with a state.
+/// Whether a limit may continue with a counter.
 type ReuseRule<'a> = dyn Fn(&CounterState, &Option<Rate>) -> bool + 'a;
 
-/// Which state of before each of these limits goes on with: that of an equal limit, or else of one with the same period, or
-/// else the next in order that the rule had when it was last in force.
+/// The previous counter that each limit continues with: that of an equal limit, else one with the same period, else
+/// the next in order among those that the rule had when it was last in force.
 fn match_states(before: &[CounterState], rates: &[Option<Rate>]) -> Vec<Option<usize>> {
     let period = |rate: &Option<Rate>| rate.and_then(|rate| rate.period());
     let last = before.iter().map(|state| state.retired).min().unwrap_or(0);
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!(ids(&mut fifth, &["20/s", "1000/h"]), [1, 3]);
     }
 
-    /// A policy that follows this one and has these limits, and the numbers of their states.
+    /// The counters of a policy that follows this one with these limits, and their numbers.
     fn next(before: &Counters, limits: &[&str]) -> (Counters, Vec<u64>) {
         let mut counters = Counters::continue_from(Some(before));
         let ids = ids(&mut counters, limits);
@@ -321,10 +322,10 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, [1, 2]);
         assert_eq!(next(&gone, &["1000/h", "10/s"]).1, [2, 1]);
-        // Changed while it was gone, it is what a change without a gap would have made of it.
+        // A limit that changed while it was gone has the counter that a change without a gap would have given it.
         assert_eq!(next(&gone, &["20/s"]).1, [1]);
         assert_eq!(next(&gone, &["20/s", "9/minute"]).1, [1, 2]);
-        // A limit that is new beside one that is there has nothing to do with what was gone before that.
+        // A new limit beside an existing one doesn't continue with counters that were retired earlier.
         let (there, _) = next(&gone, &["10/s"]);
         assert_eq!(next(&there, &["10/s", "9/minute"]).1, [1, 3]);
         assert_eq!(next(&there, &["10/s", "2000/h"]).1, [1, 2]);
@@ -355,7 +356,7 @@ mod tests {
         many.retire_unused();
         let mut none = Counters::continue_from(Some(&many));
         none.retire_unused();
-        // What the latest reload has retired is kept in any case.
+        // The counters that the latest reload retired are always kept.
         assert_eq!(none.ids().count(), MOST_RETIRED + 1);
         let mut none = Counters::continue_from(Some(&none));
         none.retire_unused();
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(ordinals(&["5/h"]), [0]);
         assert_eq!(ordinals(&["100/s", "5/h"]), [0, 0]);
         assert_eq!(ordinals(&["9/d", "5/h", "100/s", "7/h"]), [0, 0, 0, 1]);
-        // From the strictest, in whatever order.
+        // Numbered from the strictest, whatever the order.
         assert_eq!(ordinals(&["10/h", "1000/h"]), [0, 1]);
         assert_eq!(ordinals(&["2000/h", "1000/h", "10/h"]), [2, 1, 0]);
         assert_eq!(ordinals(&["5/h burst 9", "5/h", "5/h"]), [2, 0, 1]);

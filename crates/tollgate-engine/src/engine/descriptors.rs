@@ -1,4 +1,4 @@
-//! Requests that come as lists of descriptors, Envoy's form, decided by a tree of them.
+//! Requests of descriptors, Envoy's form, decided by a tree of limits.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -24,10 +24,10 @@ pub(super) use reporting::{ReportOptions, TreeRequest};
 pub(super) use tree_charge::{TreeCharge, TreeDecision};
 pub(super) use tree_lookup::{TreeInput, TreeLookups};
 
-/// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
+/// The decision about a request of descriptors: allowed, with the permits that it holds, or denied.
 ///
-/// Match on it, and keep what passed for as long as the request runs: slots of concurrency limits are given
-/// back when it is dropped. Either way it tells [what was found](DescriptorFindings).
+/// Match on it, and keep an allowed request for as long as it runs: dropping it releases the permits of its
+/// concurrency limits. Either variant gives the [findings](DescriptorFindings).
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -49,20 +49,20 @@ pub(super) use tree_lookup::{TreeInput, TreeLookups};
 ///     DescriptorDecision::Denied(_) => panic!("the first in an hour"),
 /// }
 /// let second = engine.decide_descriptors("edge", &ada, 1);
-/// let refused = second.denied().expect("the second");
-/// assert_eq!((refused.retry_after.as_secs(), refused.decider), (3_600, Some(0)));
+/// let denied = second.denied().expect("the second");
+/// assert_eq!((denied.retry_after.as_secs(), denied.decider), (3_600, Some(0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
 pub enum DescriptorDecision {
-    /// The request may pass: `StatusCode::Ok`.
+    /// The request is allowed: `StatusCode::Ok`.
     Allowed(AllowedDescriptors),
-    /// It may not: `StatusCode::OverLimit`.
+    /// The request is denied: `StatusCode::OverLimit`.
     Denied(DescriptorFindings),
 }
 
-/// A request of descriptors that may pass, with what it holds while it runs.
+/// An allowed request of descriptors, with what it holds while it runs.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -87,7 +87,7 @@ pub struct AllowedDescriptors {
     permits: Permits,
 }
 
-/// What is told of a request of descriptors, whether it passed or was refused.
+/// The details of a decision about descriptors, allowed or denied.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -100,7 +100,7 @@ pub struct AllowedDescriptors {
 /// # let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
 /// use tollgate_engine::engine::DescriptorFindings;
 ///
-/// let log = |told: &DescriptorFindings| format!("{:?} decided, {:?}", told.decider, told.retry_after);
+/// let log = |findings: &DescriptorFindings| format!("{:?} decided, {:?}", findings.decider, findings.retry_after);
 /// let ada = [Descriptor::new(&[("user", "ada")])];
 /// assert_eq!(log(&engine.decide_descriptors("edge", &ada, 1)), "Some(0) decided, 0ns");
 /// assert_eq!(log(&engine.decide_descriptors("edge", &ada, 1)), "Some(0) decided, 3600s");
@@ -109,28 +109,29 @@ pub struct AllowedDescriptors {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct DescriptorFindings {
-    /// The answer for each descriptor, in their order.
+    /// The status of each descriptor, in the order of the request.
     pub statuses: Vec<DescriptorStatus>,
-    /// Which of them decided: of a request that is refused the one that has to be waited for, or else the one
-    /// with the fewest such requests left. None if none meets a limit.
+    /// The descriptor that decided: for a denied request the one with the longest wait, otherwise the one with the
+    /// fewest such requests remaining. `None` if no descriptor has a limit.
     pub decider: Option<usize>,
-    /// How long until what refused would pass; zero if it passes.
+    /// How long until the request would be allowed. Zero if it is.
     pub retry_after: Duration,
-    /// Why it was refused; none if it passed.
+    /// Why the request was denied. `None` if it was allowed.
     pub reason: Option<DenyReason>,
-    /// The limit that refused it, of those that its descriptor has; none if it passed, or no limit did.
+    /// The limit that denied the request, among those of its descriptor. `None` if it was allowed, or no limit denied
+    /// it.
     pub limit: Option<LimitKind>,
-    /// What decided if a store couldn't be asked; none if it was, or there is none.
+    /// What decided if a store was unavailable. `None` if the store answered, or there is none.
     pub fallback: Option<OnStoreFailure>,
-    /// Why a store couldn't be asked, of the descriptor that decided.
+    /// Why the store was unavailable, for the descriptor that decided.
     pub unavailable: Option<StoreUnavailable>,
-    /// What the request has more of than [is taken](crate::RequestBounds), in which case no limit was asked, and no
-    /// descriptor has a status.
+    /// The [bound](crate::Bounds) that the request exceeds. In that case no limit was checked, and no descriptor has
+    /// a status.
     pub too_much: Option<BoundExceeded<'static>>,
 }
 
 impl DescriptorDecision {
-    /// What passed; none if it was refused.
+    /// The allowed request. `None` if it was denied.
     pub fn allowed(self) -> Option<AllowedDescriptors> {
         match self {
             Self::Allowed(passed) => Some(passed),
@@ -138,7 +139,7 @@ impl DescriptorDecision {
         }
     }
 
-    /// What was refused; none if it passed.
+    /// The findings of a denied request. `None` if it was allowed.
     pub fn denied(&self) -> Option<&DescriptorFindings> {
         match self {
             Self::Allowed(_) => None,
@@ -155,12 +156,12 @@ impl DescriptorDecision {
 }
 
 impl AllowedDescriptors {
-    /// What holds the slots of the request while it runs. It borrows nothing, so it may be moved into a task.
+    /// The permits that the request holds while it runs. They borrow nothing, so they can move into a task.
     pub fn into_permits(self) -> Permits {
         self.permits
     }
 
-    /// What is told of the request, and its permits.
+    /// The findings of the request, and its permits.
     pub fn into_parts(self) -> (DescriptorFindings, Permits) {
         (self.findings, self.permits)
     }
@@ -185,7 +186,7 @@ impl Deref for AllowedDescriptors {
     }
 }
 
-/// The answer for one descriptor.
+/// The status of one descriptor.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -207,24 +208,23 @@ impl Deref for AllowedDescriptors {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DescriptorStatus {
-    /// Whether it passes by itself.
+    /// Whether the descriptor alone is allowed.
     pub code: StatusCode,
-    /// The limit that was found, as `domain/key=value/key`; none if there is none.
+    /// The limit that matches, as `domain/key=value/key`. `None` if none does.
     pub limit: Option<String>,
-    /// What that says, if it limits.
+    /// The decision of that limit, unless it is unlimited.
     pub decision: Option<Decision>,
-    /// That limit in the proxy's words, if it limits.
+    /// That limit in the proxy's form, unless it is unlimited.
     pub current_limit: Option<CurrentLimit>,
-    /// How much would pass now: 2³²−1 where nothing limits, 0 where nothing is said.
+    /// How much would be allowed now: 2³²−1 without a limit, 0 if that isn't known.
     pub remaining: u32,
-    /// A limit in shadow mode would have refused it.
+    /// Whether a limit in shadow mode would have denied it.
     pub would_deny: bool,
-    /// What it was charged: 0 of a request that is refused, unless the domain [charges
-    /// each](crate::policy::Charging).
+    /// The charge: 0 for a denied request, unless the domain has [`charging: each`](crate::policy::Charging).
     pub charged: u64,
 }
 
-/// A request as a proxy describes it: a domain, and lists of entries in it.
+/// A request as a proxy describes it: a domain, and descriptors in it.
 ///
 /// ```
 /// use tollgate_engine::engine::DescriptorRequest;
@@ -236,15 +236,15 @@ pub struct DescriptorStatus {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct DescriptorRequest<'a> {
-    /// The part of the policy that applies.
+    /// The domain, which selects the part of the policy that applies.
     pub domain: &'a str,
-    /// What is known of the request, each by itself.
+    /// The descriptors of the request, each matched by itself.
     pub descriptors: &'a [Descriptor<'a>],
-    /// The cost of each descriptor that has none of its own; zero means one.
+    /// The cost of each descriptor that has none of its own. Zero means one.
     pub hits_addend: u32,
 }
 
-/// A limit in the proxy's words: so many in a unit.
+/// A limit in the proxy's form: a count per unit.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -264,11 +264,11 @@ pub struct DescriptorRequest<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CurrentLimit {
-    /// How many.
+    /// The count.
     pub requests_per_unit: u32,
-    /// In how long, if that is one of their units.
+    /// The unit, if the period is one of Envoy's units.
     pub unit: Option<Unit>,
-    /// What people call it.
+    /// The name of the limit.
     pub name: Option<String>,
 }
 

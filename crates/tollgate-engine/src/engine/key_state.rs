@@ -1,4 +1,4 @@
-//! What operators ask about one key: how it stands with each limit, and to forget what it has spent.
+//! Queries and resets of one key by operators.
 
 use tollgate::Decision;
 
@@ -12,7 +12,7 @@ use crate::limits::{Check, LimitKind};
 use crate::overrides::{Override, OverrideError, Target};
 use crate::policy::Mode;
 
-/// One key of a rule, as it is now.
+/// The state of one key of a rule.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -33,21 +33,22 @@ use crate::policy::Mode;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeyState {
-    /// The rule, tier or limit of a tree.
+    /// The name of the rule, tier or limit of a tree.
     pub rule: String,
-    /// The facts or the entries of a descriptor that make the key: `user=ada plan=free`.
+    /// The facts, or the entries of a descriptor, that make the key: `user=ada plan=free`.
     pub key: String,
-    /// Whether it is enforced for this key, or only counts.
+    /// Whether the rule is enforced for this key, or only counts.
     pub mode: Mode,
-    /// Of a tier, whether it is the one that a request with these facts has; none of a rule, whose match decides that.
+    /// For a tier, whether a request with these facts has this tier. `None` for a rule, which applies by its
+    /// conditions.
     pub applies: Option<bool>,
-    /// What is left of each limit that is in force for it, also while it is blocked or bypassed.
+    /// What remains of each limit in force for the key, even if the key is blocked or bypassed.
     pub limits: Vec<KeyLimitState>,
-    /// What operators have ordered of it, of all of the rule, or of everything.
+    /// The overrides of the key, of the whole rule, or of all requests.
     pub orders: Vec<Override>,
 }
 
-/// What is left of one limit of a key.
+/// What remains of one limit of a key.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -65,20 +66,20 @@ pub struct KeyState {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeyLimitState {
-    /// Which, as it is in force for this key.
+    /// The limit, as in force for this key.
     pub kind: LimitKind,
-    /// Whether it stands beside a rate only until the rule is warm.
+    /// Whether this is a temporary limit beside a rate, until the rule is warm.
     pub is_warm_up: bool,
-    /// Whether somebody could be asked: else a limit that is closed then refuses everything.
+    /// Whether the store or a fallback answered. If not, the limit is closed and denies everything.
     pub is_known: bool,
-    /// What a request of the rule's usual cost would be told by it alone: what is left, after how long it would pass, and
-    /// when it is as if never used.
+    /// The decision that this limit alone would make about a request with the rule's default cost: what remains, the
+    /// wait, and the time until the limit is fully refilled.
     pub decision: Decision,
-    /// How many requests wait for it, because the rule says `over: wait`.
+    /// How many requests wait for the limit, because the rule has `over: wait`.
     pub waiting: usize,
 }
 
-/// What was forgotten.
+/// The result of a reset.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -102,17 +103,17 @@ pub struct KeyLimitState {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ResetReport {
-    /// The rules whose key it was.
+    /// The rules whose key was reset.
     pub rules: Vec<ResetRule>,
-    /// Whether a store could be told.
+    /// Whether a store was reached.
     pub refund_result: RefundResult,
 }
 
-/// What was forgotten of one rule's key.
+/// The reset of one rule's key.
 ///
 /// ```
 /// # use tollgate_engine::engine::ResetRule;
-/// /// Whether anything was.
+/// /// Whether anything was reset.
 /// fn is_any(of: &ResetRule) -> bool {
 ///     !of.reset.is_empty()
 /// }
@@ -120,15 +121,15 @@ pub struct ResetReport {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ResetRule {
-    /// The rule, tier or limit of a tree.
+    /// The name of the rule, tier or limit of a tree.
     pub rule: String,
-    /// Its limits that are as if never used.
+    /// The limits that were fully refilled.
     pub reset: Vec<LimitKind>,
-    /// Its quotas that weren't meant, and stay as they are.
+    /// The quotas outside the scope, which stay as they are.
     pub kept: Vec<LimitKind>,
 }
 
-/// Which limits of a key are forgotten.
+/// Which limits of a key are reset.
 ///
 /// ```
 /// use tollgate_engine::engine::ResetScope;
@@ -138,7 +139,7 @@ pub struct ResetRule {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResetScope {
-    /// Rates. What was used of a day's or a month's quota stays used.
+    /// Rates. The usage of quotas stays.
     #[default]
     Rates,
     /// Rates and quotas.
@@ -154,7 +155,8 @@ impl ResetScope {
     }
 }
 
-/// How the keys that a target names stand; an error of the target is a value, not one of the backend.
+/// The state of the keys that a target names. An invalid target is the inner error, an unavailable backend the outer
+/// one.
 pub(super) async fn find_keys<B: Backend>(
     pipeline: &Pipeline<B>,
     target: &Target,
@@ -217,7 +219,7 @@ pub(super) async fn find_keys<B: Backend>(
     Ok(Ok(found))
 }
 
-/// Forgets what the keys that a target names have spent.
+/// Resets the keys that a target names.
 pub(super) async fn reset_keys<B: Backend>(
     pipeline: &Pipeline<B>,
     target: &Target,
@@ -252,7 +254,7 @@ pub(super) async fn reset_keys<B: Backend>(
         for check in &checks {
             pipeline.wait_queues.poke(QueueKey::of(check));
         }
-        // What is held isn't given back, and what warms up is of a rate that is named.
+        // Permits that are held aren't reset, and a warm-up gate belongs to a rate that is listed itself.
         let is_shown = |check: &&Check<'_>| {
             let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
             !is_slots && !is_gate(check.limit)

@@ -1,4 +1,4 @@
-//! What operators are shown of each limiter of the policy in force, and of those that are refused most.
+//! The state of each limiter in the policy in force, for operators.
 
 use tollgate::{DenyReason, OnMissingKey, Timestamp};
 
@@ -10,7 +10,7 @@ use crate::limits::{Limit, LimitKind};
 use crate::policy::Mode;
 use crate::verdict::percent_of;
 
-/// A rule, a tier or a limit of a tree, as it is in force.
+/// The state of a rule, a tier or a limit of a tree.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -31,38 +31,38 @@ use crate::verdict::percent_of;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LimiterState {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it is.
+    /// What the limiter is.
     pub sort: LimiterKind,
-    /// The facts that make its keys, or the keys of the entries on the way to it.
+    /// The facts that make its keys, or the keys of the descriptor's entries.
     pub key: Vec<String>,
-    /// The facts of each key to fall back to where a request lacks those, in their order.
+    /// The facts of each fallback key, in order, for requests that lack those.
     pub fallback_keys: Vec<Vec<String>>,
-    /// What happens to a request without a key: none if it has one counter for all, or is no rule.
+    /// What happens to a request without a key. `None` if all requests share one counter, or it isn't a rule.
     pub on_missing_key: Option<OnMissingKey>,
-    /// Whether it matched a hundred requests under this policy and found its key in none, though the policy doesn't say
-    /// `on_missing_key: pass`: it limits nobody, and nobody said that it shouldn't.
+    /// Whether it matched a hundred requests under this policy that all lacked its key, although the policy doesn't
+    /// set `on_missing_key: pass`: it limits no request, and that isn't intended.
     pub is_key_always_missing: bool,
     /// Whether it is enforced, or only counts.
     pub mode: Mode,
-    /// For how many keys in a hundred it is enforced.
+    /// The percentage of keys for which it is enforced.
     pub enforced_percent: u8,
-    /// Its limits by the policy.
+    /// The limits that the policy sets.
     pub limits: Vec<LimitKind>,
-    /// How the limit is that it adapts, if it has such.
+    /// The state of its adaptive limit, if it has one.
     pub adaptive: Option<AdaptiveState>,
-    /// Whether its rates are still growing, after a start.
+    /// Whether its rates are still growing after a start.
     pub is_warming_up: bool,
-    /// How many requests wait for it, of all keys.
+    /// How many requests wait for it, over all keys.
     pub waiting: usize,
-    /// How many orders are for it, or a key of it.
+    /// How many overrides it and its keys have.
     pub overrides: usize,
     /// When the policy came into force, by the wall clock.
     pub since: Timestamp,
 }
 
-/// What a limiter is.
+/// The kind of a limiter.
 ///
 /// ```
 /// use tollgate_engine::engine::LimiterKind;
@@ -74,14 +74,14 @@ pub struct LimiterState {
 pub enum LimiterKind {
     /// A rule.
     Rule,
-    /// What a tier allows.
+    /// The limits of a tier.
     Tier,
-    /// A limit of a tree of descriptors.
+    /// A limit of a descriptor tree.
     Descriptor,
 }
 
 impl LimiterKind {
-    /// In one word.
+    /// The name, in one word.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rule => "rule",
@@ -91,7 +91,7 @@ impl LimiterKind {
     }
 }
 
-/// A decision of a limit that came along with its request.
+/// A decision by a limit that came with its request.
 ///
 /// ```
 /// use tollgate_engine::engine::ThrottleDecision;
@@ -102,9 +102,9 @@ impl LimiterKind {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ThrottleDecision<'a> {
-    /// The key that was asked about.
+    /// The key.
     pub key: &'a [u8],
-    /// Why it was denied; none if it passed.
+    /// Why the request was denied. `None` if it was allowed.
     pub denied: Option<DenyReason>,
 }
 

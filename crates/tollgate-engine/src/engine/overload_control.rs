@@ -1,7 +1,7 @@
-//! What rules do about overload: gates whose limit a law finds, in this process, and parts of slots by class.
+//! Overload control of rules: gates with an adaptive limit, in this process, and shares of permits by class.
 //!
-//! A gate is none of the backend's checks: it is entered before that is asked, so that nothing is charged for a request
-//! that has no place, and left again if the backend refuses.
+//! A gate isn't one of the backend's checks. A request enters it before the backend is queried, so that a request
+//! without a permit is charged nothing, and leaves it if the backend denies.
 
 use std::collections::HashMap;
 use std::ptr;
@@ -17,31 +17,31 @@ use super::counters::{Counters, Sharing};
 use crate::limits::{Check, Limit, LimitKind};
 use crate::policy::{Adaptive, Rule};
 
-/// The clock of a backend, whichever that is.
+/// A backend's clock, of any type.
 pub(crate) type BackendClock = Arc<dyn Clock>;
 
-/// What a rule does about overload.
+/// The overload control of a rule.
 #[derive(Debug)]
 pub(crate) struct OverloadControl {
-    /// The number of the fact that says how critical a request is.
+    /// The number of the fact that states how critical a request is.
     class_fact: Option<u32>,
     shares: CriticalityShares,
-    /// The slots that the policy fixes, as sheddable requests and default ones may use them: the same counter by lower limits.
+    /// The policy's concurrency limit for sheddable and for default requests: the same counter with lower limits.
     class_limits: Option<[Limit; 2]>,
     pub(crate) adaptive: Option<AdaptiveLimiter>,
 }
 
-/// The slots that a law finds.
+/// An adaptive concurrency limit.
 #[derive(Debug)]
 pub(crate) struct AdaptiveLimiter {
     pub(crate) own: Adaptive,
-    /// What is told of it. No backend is asked about it.
+    /// The limit that decisions report. No backend is queried for it.
     pub(crate) limit: Limit,
-    /// Once the policy is to come into force.
+    /// Set before the policy comes into force.
     pub(crate) gate: Option<AdaptiveGate>,
 }
 
-/// Where requests enter, by how much their class may use.
+/// The gate of an adaptive limit, which admits requests up to the share of their class.
 #[derive(derive_more::Debug)]
 pub(crate) struct AdaptiveGate {
     kept: Arc<GateState>,
@@ -50,17 +50,17 @@ pub(crate) struct AdaptiveGate {
     shares: CriticalityShares,
 }
 
-/// What outlives a policy: who is inside, and what was learnt.
+/// The part of a gate that outlives a policy: the permits in flight, and what the algorithm has learned.
 #[derive(derive_more::Debug)]
 pub(crate) struct GateState {
-    /// What it goes by. Only changed by who puts a policy in force.
+    /// The settings in use. Only a reload changes them.
     own: Mutex<Adaptive>,
     #[debug(skip)]
     controller: AdaptiveController<Box<dyn LimitAlgorithm>>,
     limiter: Arc<ConcurrencyLimiter<BackendClock>>,
 }
 
-/// How an adaptive limit is now.
+/// The state of an adaptive limit.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -81,16 +81,16 @@ pub(crate) struct GateState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdaptiveState {
-    /// The law and its bounds.
+    /// The algorithm and its bounds.
     pub adaptive: Adaptive,
-    /// How many may run at once now.
+    /// The limit at present.
     pub limit: u32,
-    /// How many do.
+    /// The permits in use.
     pub in_flight: u32,
 }
 
 impl OverloadControl {
-    /// What a rule does, if it does anything; the number is that of its fact.
+    /// The overload control of a rule, if it has any. `by` is the number of the fact for its classes.
     pub(in crate::engine) fn from_rule(
         rule: &Rule,
         by: Option<u32>,
@@ -134,7 +134,7 @@ impl OverloadControl {
         })))
     }
 
-    /// How critical a request is, by what its fact says.
+    /// The class of a request, by the value of its fact.
     pub(in crate::engine) fn class<'f>(
         &self,
         text: impl FnOnce(u32) -> Option<&'f str>,
@@ -143,7 +143,7 @@ impl OverloadControl {
         said.and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
-    /// The slots that the policy fixes, as this class may use them; none if it may use all.
+    /// The policy's concurrency limit for this class. `None` if the class may use all permits.
     pub(in crate::engine) fn class_limit(&self, class: Criticality) -> Option<&Limit> {
         let [sheddable, default] = self.class_limits.as_ref()?;
         match class {
@@ -153,7 +153,7 @@ impl OverloadControl {
         }
     }
 
-    /// The class that may use this limit, which is one of the parts, or all there is.
+    /// The class that uses this limit: the limit is a class's share, or the whole.
     pub(in crate::engine) fn class_of(&self, limit: &Limit) -> Criticality {
         match &self.class_limits {
             Some([sheddable, _]) if ptr::eq(sheddable, limit) => Criticality::Sheddable,
@@ -162,14 +162,14 @@ impl OverloadControl {
         }
     }
 
-    /// Whether a refusal by this limit is for want of capacity, and not for what the client did.
+    /// Whether a denial by this limit is load shedding, and not the client's fault.
     pub(crate) fn sheds(&self, limit: u64) -> bool {
         let slots = self.class_limits.iter().flatten();
         let adaptive = self.adaptive.iter().map(|own| &own.limit);
         slots.chain(adaptive).any(|own| own.id == limit)
     }
 
-    /// Puts the gate in its place: the one that the rule had before with all who are inside, or a new one.
+    /// Opens the gate: the rule's previous one, with its permits in flight, or a new one.
     pub(in crate::engine) fn open_gate(
         &mut self,
         before: Option<Arc<GateState>>,
@@ -185,7 +185,7 @@ impl OverloadControl {
             }
             None => GateState::new(adapting.own, adapting.limit.id, clock()).map(Arc::new),
         };
-        // A rule whose law can't be made was refused before.
+        // A rule with an invalid algorithm was rejected before.
         adapting.gate = kept.ok().map(|kept| AdaptiveGate {
             shedder: LoadShedder::new(Arc::clone(&kept.limiter)).shares(self.shares),
             shares: self.shares,
@@ -194,12 +194,12 @@ impl OverloadControl {
     }
 }
 
-/// What tells the gate of a rule from those of others.
+/// The name of the counter of a rule's gate.
 pub(crate) fn gate_counter_name(rule: &Rule) -> String {
     format!("adaptive/{}", rule.name)
 }
 
-/// The law of a rule, if it can be made.
+/// The algorithm of a rule, if its settings are valid.
 pub(crate) fn make_law(
     own: Adaptive,
     seed: u64,
@@ -219,7 +219,7 @@ impl GateState {
         })
     }
 
-    /// Goes by another law or other bounds from now on, from the limit that it has found.
+    /// Switches to another algorithm or other bounds, and starts from the present limit.
     fn set_law(&self, new: Adaptive, seed: u64) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if *own == new {
@@ -234,7 +234,7 @@ impl GateState {
 }
 
 impl AdaptiveGate {
-    /// Enters, if this class may; and what is left then.
+    /// Takes a permit, if the class may, and returns what remains.
     pub(super) fn try_acquire(
         &self,
         class: Criticality,
@@ -245,14 +245,14 @@ impl AdaptiveGate {
                 let left = limit.saturating_sub(permit.in_flight());
                 Ok((permit, gate_decision(Outcome::Allowed, limit, left)))
             }
-            Err(refused) => {
-                let limit = self.shares.of(class, refused.occupancy().limit);
+            Err(denied) => {
+                let limit = self.shares.of(class, denied.occupancy().limit);
                 Err(gate_decision(Outcome::Denied, limit, 0))
             }
         }
     }
 
-    /// What a request of this class would be told.
+    /// The decision about a request of this class.
     pub(super) fn peek(&self, class: Criticality) -> Decision {
         let now = self.kept.limiter.peek();
         let limit = self.shares.of(class, now.limit);
@@ -264,12 +264,12 @@ impl AdaptiveGate {
 }
 
 impl AdaptiveLimiter {
-    /// What outlives the policy.
+    /// The part of the gate that outlives the policy.
     pub(in crate::engine) fn gate_state(&self) -> Option<Arc<GateState>> {
         self.gate.as_ref().map(|gate| Arc::clone(&gate.kept))
     }
 
-    /// How it is now.
+    /// The present state.
     pub(crate) fn state(&self) -> Option<AdaptiveState> {
         let now = self.gate.as_ref()?.kept.limiter.peek();
         Some(AdaptiveState {
@@ -279,31 +279,31 @@ impl AdaptiveLimiter {
         })
     }
 
-    /// It as a question, to stand in line for it: all keys stand in one.
+    /// A check of the gate, to join its queue. All keys share one queue.
     pub(super) fn check(&self) -> Check<'_> {
         Check::by_fingerprint(&self.limit, [0; 2], 1)
     }
 }
 
-/// Nobody knows when a slot comes back.
+/// The decision of a gate. It has no wait, since the time of the next release is unknown.
 fn gate_decision(outcome: Outcome, limit: u32, left: u32) -> Decision {
     let none = std::time::Duration::ZERO;
     Decision::new(outcome, u64::from(limit), u64::from(left), none, none)
 }
 
-/// So many are kept. Those that nobody is inside of go first, and of these the longest retired.
+/// How many retired gates are kept. Those without permits in flight go first, the longest retired before others.
 const MAX_RETIRED_GATES: usize = 1_024;
 
-/// Gates by the names of their rules, from the longest retired.
+/// Retired gates by the names of their rules, the longest retired first.
 #[derive(Debug, Default)]
 pub(crate) struct RetiredGates(Vec<(Box<str>, Arc<GateState>)>);
 
-/// The gates that rules of a policy may go on with.
+/// The gates that rules of a new policy may continue with.
 #[derive(Debug)]
 pub(crate) struct PreviousGates(HashMap<Box<str>, (usize, Arc<GateState>), FixedState>);
 
 impl PreviousGates {
-    /// Retired ones, and those of the policy before.
+    /// The retired gates, and those of the previous policy.
     pub(in crate::engine) fn new(
         retired: &RetiredGates,
         open: impl Iterator<Item = (Box<str>, Arc<GateState>)>,
@@ -312,12 +312,12 @@ impl PreviousGates {
         Self(all.map(|(age, (name, kept))| (name, (age, kept))).collect())
     }
 
-    /// The gate of a rule that has this name.
+    /// The gate of the rule with this name.
     pub(in crate::engine) fn take(&mut self, rule: &str) -> Option<Arc<GateState>> {
         self.0.remove(rule).map(|(_, kept)| kept)
     }
 
-    /// What no rule has taken.
+    /// Retires the gates that no rule took.
     pub(in crate::engine) fn retire(self) -> RetiredGates {
         let mut rest: Vec<_> = self.0.into_iter().collect();
         rest.sort_unstable_by_key(|(_, (age, _))| *age);

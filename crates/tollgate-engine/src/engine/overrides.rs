@@ -1,4 +1,4 @@
-//! Operators' orders, held by the engine: made, listed, withdrawn, and put over each policy that comes into force.
+//! The overrides that an engine keeps: added, listed, removed, and applied to each policy that comes into force.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,28 +33,28 @@ pub(super) use target_resolution::{KeyContext, as_descriptor};
 
 use override_table::{OverrideStats, OverrideTable};
 
-/// How much text an order's target has at the most.
+/// The most text that an override's target may have.
 const MAX_TARGET_BYTES: usize = 2_048;
-/// And the name of who wants it.
+/// The longest author's name.
 const MAX_AUTHOR_BYTES: usize = 256;
-/// How many sets of facts there are orders by that name no rule: a request is looked up by each of them.
+/// How many different sets of facts overrides without a rule may use: each request is looked up by each of them.
 const MAX_FACT_SETS: usize = 16;
-/// How many orders there are by globs and networks: a request is matched with each of them.
+/// How many overrides may have globs or networks: each request is matched with each of them.
 const MAX_PATTERNS: usize = 256;
-/// A wall clock that shows so much less than when an order was made was set back.
+/// If the wall clock shows a time this much before an override was added, it was set back.
 const CLOCK_SLACK: Duration = Duration::from_secs(1);
 
-/// All orders of an engine.
+/// All overrides of an engine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OverrideBook {
     overrides: Vec<Override>,
-    /// What each has done, by its number.
+    /// The use of each override, by its number.
     stats: HashMap<u64, Arc<OverrideStats>, FixedState>,
-    /// How many there were.
+    /// The number of the newest override.
     last_id: u64,
 }
 
-/// What overrides are put over.
+/// What overrides are applied to.
 #[derive(Clone, Copy)]
 pub(super) struct OverrideContext<'a, B> {
     pub(super) keys: KeyContext<'a>,
@@ -62,7 +62,7 @@ pub(super) struct OverrideContext<'a, B> {
 }
 
 impl OverrideBook {
-    /// Adds an override, in the place of one that does the same to the same target.
+    /// Adds an override. It replaces one with the same action on the same target.
     pub(super) fn add<B: Backend>(
         &mut self,
         new: NewOverride,
@@ -82,7 +82,7 @@ impl OverrideBook {
             used_count: 0,
             last_used_at: None,
         };
-        // Whether it does anything is found out by itself: one more table, of this order alone.
+        // Compile the override alone, in a table of its own, to find out whether it has an effect.
         order.effect = OverrideTable::default().add(&order, Arc::default(), context);
         if let OverrideStatus::Idle(why) = order.effect {
             return Err(why);
@@ -90,6 +90,7 @@ impl OverrideBook {
         let is_other =
             |other: &Override| other.target != order.target || other.act.name() != order.act.name();
         let others = self.overrides.iter().filter(|other| is_other(other));
+        // An override that is replaced doesn't count.
         if others.clone().count() >= MAX_OVERRIDES {
             return Err(OverrideError::Full);
         }
@@ -101,20 +102,20 @@ impl OverrideBook {
         Ok(order)
     }
 
-    /// Takes back the first override that is meant.
+    /// Removes the first override that matches.
     pub(super) fn withdraw(&mut self, is_meant: impl Fn(&Override) -> bool) -> Option<Override> {
         let place = self.overrides.iter().position(is_meant)?;
         let order = self.overrides.remove(place);
         Some(self.with_stats(order))
     }
 
-    /// Those that are meant, with how often each has acted.
+    /// The overrides that match, with their use.
     pub(super) fn list(&self, is_meant: impl Fn(&Override) -> bool) -> Vec<Override> {
         let meant = self.overrides.iter().filter(|order| is_meant(order));
         meant.map(|order| self.with_stats(order.clone())).collect()
     }
 
-    /// Puts all of them over a policy, which may be about to come into force: then the book stays locked until it is.
+    /// Applies all overrides to a policy. If that is about to come into force, the book stays locked until it is.
     pub(super) fn apply_to_policy<B: Backend>(&mut self, context: &OverrideContext<'_, B>) {
         self.remove_expired_stats();
         let mut table = OverrideTable::default();
@@ -126,8 +127,8 @@ impl OverrideBook {
         context.keys.rules.overrides.set(table);
     }
 
-    /// Takes out those that have ended; whether anything is another than before. Where the clock was set back, none lasts
-    /// longer from now on than was ordered.
+    /// Removes expired overrides, and returns whether anything changed. If the clock was set back, the durations of
+    /// the others start again now, so that none lasts longer than it was added for.
     pub(super) fn remove_expired(&mut self, now: Timestamp) -> bool {
         let before = self.overrides.len();
         self.overrides.retain(|order| order.until > now);
@@ -142,13 +143,13 @@ impl OverrideBook {
         has_changed
     }
 
-    /// Forgets what orders have done that are gone.
+    /// Drops the use of overrides that are gone.
     fn remove_expired_stats(&mut self) {
         let ids: HashSet<u64, FixedState> = self.overrides.iter().map(|order| order.id).collect();
         self.stats.retain(|id, _| ids.contains(id));
     }
 
-    /// An order, with what it has done so far.
+    /// An override, with its use so far.
     fn with_stats(&self, mut order: Override) -> Override {
         let acted = self.stats.get(&order.id).map(|acted| acted.read());
         (order.used_count, order.last_used_at) = acted.unwrap_or_default();
@@ -156,14 +157,14 @@ impl OverrideBook {
     }
 }
 
-/// Whether an order is one that is taken at all.
+/// Checks an override's duration, sizes and target, independent of the policy.
 fn validate_override(new: &NewOverride) -> Result<(), OverrideError> {
     if new.lasts.is_zero() || new.lasts > MAX_OVERRIDE_DURATION {
         return Err(OverrideError::InvalidDuration(new.lasts));
     }
     let texts = [
         ("the target", new.target.bytes(), MAX_TARGET_BYTES),
-        ("the name of who orders", new.by.len(), MAX_AUTHOR_BYTES),
+        ("the name of the author", new.by.len(), MAX_AUTHOR_BYTES),
     ];
     let too_long = texts.into_iter().find(|(_, bytes, most)| bytes > most);
     if let Some((what, bytes, most)) = too_long {
@@ -185,7 +186,7 @@ fn validate_override(new: &NewOverride) -> Result<(), OverrideError> {
     }
 }
 
-/// Whether any request could be one that an order by facts is for.
+/// Checks whether any request could have the facts of an override.
 fn validate_facts(
     rules: &CompiledPolicy,
     target: &Target,
@@ -195,7 +196,7 @@ fn validate_facts(
     let is_written_for_all = target.rule.is_none() && names == OverrideFacts::Known;
     for (fact, value) in target.key.facts() {
         let is_named = || slots.names().iter().any(|own| **own == *fact);
-        // A rule says by itself which facts its key has.
+        // An override with a rule is checked against the rule's key instead.
         if is_written_for_all && !is_known_fact(fact) && !is_named() {
             let named = slots.names().iter().map(|own| &**own);
             return Err(OverrideError::UnknownFact {
@@ -226,19 +227,19 @@ fn validate_facts(
 /// Envoy's name of the fact `ip`.
 const REMOTE_ADDRESS: &str = "remote_address";
 
-/// Whether a value is no address, network or glob of them, though requests have addresses there.
+/// Whether a value of the fact `ip` is neither an address, a network nor a glob.
 fn is_no_ip(fact: &str, value: &str) -> bool {
     fact == IP && !value.contains('*') && Network::parse(value).is_none()
 }
 
-/// Whether a value was meant as an address or a network, and is none.
+/// Whether a value looks like an address or a network, and is none.
 fn is_no_address(fact: &str, value: &str) -> bool {
     let is_of_addresses = |sign: char| sign.is_ascii_hexdigit() || matches!(sign, '.' | ':' | '/');
     let is_like_one = value.contains(['.', ':', '/']) && value.chars().all(is_of_addresses);
     fact == "ip" && is_like_one && Network::parse(value).is_none()
 }
 
-/// The names of the facts that an order is by, if it names no rule.
+/// The names of the facts in an override's target, if it names no rule.
 fn fact_names(order: &Override) -> Option<Vec<&str>> {
     match (&order.target.rule, &order.target.key) {
         (None, TargetKey::Facts(facts)) => {
@@ -248,7 +249,7 @@ fn fact_names(order: &Override) -> Option<Vec<&str>> {
     }
 }
 
-/// Whether requests are looked up by these facts anyway, or by few others.
+/// Checks that requests aren't looked up by too many different sets of facts.
 fn check_fact_sets<'a>(
     order: &Override,
     others: impl Iterator<Item = &'a Override>,
@@ -266,7 +267,7 @@ fn check_fact_sets<'a>(
     Ok(())
 }
 
-/// Whether requests aren't matched with too many patterns.
+/// Checks that requests aren't matched with too many patterns.
 fn check_pattern_count<'a>(
     order: &Override,
     others: impl Iterator<Item = &'a Override>,

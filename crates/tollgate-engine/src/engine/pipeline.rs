@@ -1,5 +1,5 @@
-//! The one way of a request: it is matched, its checks are collected, the backend is asked, and the outcome is recorded.
-//! [`Pipeline::decide_in_memory`] goes it with a backend in memory, [`Pipeline::attempt`] with any.
+//! The path of a request: match the rules, collect the checks, query the backend, record the outcome.
+//! [`Pipeline::decide_in_memory`] runs it with a backend in memory, [`Pipeline::decide_attempt`] with any.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -29,7 +29,7 @@ use crate::verdict::{
     AllowedRequest, DecisionBasis, DecisionDetails, DeniedRequest, Permits, RequestDecision,
 };
 
-/// What all requests of an engine share.
+/// The state that all requests of an engine share.
 pub(super) struct Pipeline<B> {
     pub(super) rules: ArcSwap<CompiledPolicy>,
     pub(super) backend: B,
@@ -39,26 +39,27 @@ pub(super) struct Pipeline<B> {
     pub(super) wait_queues: Arc<WaitQueues>,
     pub(super) deny_cache: Option<DenyCache>,
     pub(super) recorder: Recorder,
-    /// Overrides of operators. Locked while they are put over a policy, and until that is in force.
+    /// Overrides of operators. The lock is held while they are applied to a policy, until that policy is in force, so
+    /// that no change is lost in between.
     pub(super) override_book: Mutex<OverrideBook>,
 }
 
-/// A request: its facts, and the descriptors by which trees decide it together with the rules.
+/// A request: its facts, and the descriptors that trees decide together with the rules.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'r> {
     pub(super) facts: &'r Facts<'r>,
-    /// Those that trees decide together with the rules.
+    /// The descriptors that trees decide together with the rules.
     pub(super) descriptors: Option<DescriptorRequest<'r>>,
-    /// Whether trees have decided it before.
+    /// The result of the trees, if they have decided the request before.
     pub(super) trees: TreeMatch,
-    /// When its decision began, if somebody is to know how long it took.
+    /// When the decision began, if its duration is reported.
     pub(super) started_at: Option<Timestamp>,
 }
 
-/// A future whose type nobody has to know.
+/// A boxed future, to keep the futures around it small.
 type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// One attempt to decide a request: the policy and the overrides that are in force, and where the request waits.
+/// The input of one attempt to decide a request: the policy and overrides in force, and the request's queue position.
 pub(super) struct AttemptInput<'t> {
     rules: &'t CompiledPolicy,
     orders: Option<&'t ActiveOverrides>,
@@ -67,29 +68,29 @@ pub(super) struct AttemptInput<'t> {
     pub(super) position: Option<&'t QueuePosition<'t>>,
 }
 
-/// What a trial came to.
+/// The result of one attempt.
 #[derive(Default)]
 pub(super) struct AttemptResult {
     pub(super) said: DecisionBasis,
-    /// What denied it, if its rule lets requests wait for that, and for how long.
+    /// The limit that denied the request and the longest wait, if its rule lets requests wait.
     pub(super) wait: Option<(QueueDemand, Duration)>,
 }
 
-/// What came of asking once.
+/// One attempt to decide a request, with the policy that it used.
 pub(super) struct Attempt {
     rules: Arc<CompiledPolicy>,
     pub(super) result: AttemptResult,
-    /// How often something had come back before it was asked.
+    /// The [release count](WaitQueues::release_count) before the attempt.
     pub(super) releases: u64,
-    /// It wasn't asked: the rules in force want to know more.
+    /// Whether nothing was decided, because the rules in force read facts that the caller didn't look for.
     pub(super) is_outdated: bool,
-    /// The statuses of the descriptors of a request that passes, or that the trees deny.
+    /// The statuses of the descriptors, if the request is allowed or the trees deny it.
     pub(super) trees: Option<Box<TreeOutcome>>,
-    /// Whether trees limit it, and have reported it.
+    /// Whether trees limit the request, and have reported it.
     pub(super) is_by_trees: bool,
 }
 
-/// What trees decided of a request.
+/// The decision of the trees about a request.
 pub(super) struct TreeOutcome {
     pub(super) code: StatusCode,
     pub(super) findings: DescriptorFindings,
@@ -97,7 +98,7 @@ pub(super) struct TreeOutcome {
     pub(super) tree_match: TreeMatch,
 }
 
-/// The answer to a request that rules decide by its facts and trees by its descriptors: see
+/// The decision about a request that rules decide by its facts and trees by its descriptors: see
 /// [`Engine::decide_with_descriptors`](super::Engine::decide_with_descriptors).
 ///
 /// ```
@@ -113,16 +114,16 @@ pub(super) struct TreeOutcome {
 #[derive(Debug)]
 #[must_use = "a request that passed releases its permits when this is dropped: match on it, and keep it while the request runs"]
 pub enum MixedDecision<'f> {
-    /// All limits have room, and were charged. The first part holds the permits of rules and trees.
+    /// All limits allow the request, and were charged. The first field holds the permits of rules and trees.
     Passed(AllowedRequest<'f>, DescriptorFindings),
-    /// A rule denies the request. No limit was charged, but for those of a domain that [charges
-    /// each](crate::policy::Charging).
+    /// A rule denies the request. No limit was charged, except those of a domain with [`charging:
+    /// each`](crate::policy::Charging).
     DeniedByRule(DeniedRequest<'f>),
     /// A tree denies the request, and no rule was charged.
     DeniedByDescriptor(DescriptorFindings),
 }
 
-/// What is left of one limit that a request meets.
+/// What remains of one limit that applies to a request.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -142,27 +143,27 @@ pub enum MixedDecision<'f> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LimitRemaining {
-    /// The rule or tier.
+    /// The name of the rule or tier.
     pub rule: String,
-    /// Whether it only counts.
+    /// The mode of the rule.
     pub mode: Mode,
-    /// Which of its limits.
+    /// The limit.
     pub kind: LimitKind,
-    /// Whether it stands beside a rate only until the rule is warm.
+    /// Whether this is a temporary limit beside a rate, until the rule is warm.
     pub is_warm_up: bool,
-    /// Whether somebody could be asked: else a limit that is closed then refuses everything.
+    /// Whether the store or a fallback answered. If not, the limit is closed and denies everything.
     pub is_available: bool,
-    /// What the request would be told by it alone.
+    /// The decision that this limit alone would make.
     pub decision: Decision,
 }
 
-/// Rules in force, and the overrides that are put over them.
+/// The rules in force, and the overrides that apply to them.
 pub(super) struct ActivePolicy {
     pub(super) rules: Arc<CompiledPolicy>,
     pub(super) orders: Option<ActiveOverrides>,
 }
 
-/// The answer of a backend that never waits.
+/// The output of a future that never waits, because its backend is in memory.
 pub(super) fn poll_ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
     match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(output)) => output,
@@ -191,7 +192,7 @@ impl<B: Backend> Pipeline<B> {
         })
     }
 
-    /// Puts another policy in force, and returns the rules before.
+    /// Puts another policy in force, and returns the previous rules.
     pub(super) fn activate_policy(
         &self,
         policy: Policy,
@@ -203,6 +204,7 @@ impl<B: Backend> Pipeline<B> {
         if let Some(tallies) = &self.recorder.tallies {
             rules.assign_tallies(tallies);
         }
+        // Locked until the policy is stored: an override that is added in between would apply to the old policy only.
         let mut book = self.lock_overrides();
         book.apply_to_policy(&self.override_context(&rules));
         self.rules.store(Arc::new(rules));
@@ -210,7 +212,7 @@ impl<B: Backend> Pipeline<B> {
         Ok(before)
     }
 
-    /// What overrides are put over.
+    /// The context in which overrides are applied.
     pub(super) fn override_context<'a>(
         &'a self,
         rules: &'a CompiledPolicy,
@@ -219,13 +221,13 @@ impl<B: Backend> Pipeline<B> {
         OverrideContext { keys, backend }
     }
 
-    /// What the keys of operators' targets are made by.
+    /// The context in which the keys of operators' targets are made.
     pub(super) fn key_context<'a>(&'a self, rules: &'a CompiledPolicy) -> KeyContext<'a> {
         let hashers = &self.hashers;
         KeyContext { rules, hashers }
     }
 
-    /// Changes the overrides, and has those who wait look again.
+    /// Changes the overrides, and wakes the waiters to check again.
     pub(super) fn change_overrides<T, E>(
         &self,
         change: impl FnOnce(&mut OverrideBook, &OverrideContext<'_, B>, Timestamp) -> Result<T, E>,
@@ -252,7 +254,7 @@ impl<B: Backend> Pipeline<B> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The orders over this policy, and the time by which they end; none if there are none.
+    /// The overrides of this policy, with the time by which they expire. `None` if there are none.
     #[inline]
     pub(super) fn active_overrides(&self, rules: &CompiledPolicy) -> Option<ActiveOverrides> {
         if rules.overrides.is_any() {
@@ -265,6 +267,7 @@ impl<B: Backend> Pipeline<B> {
     #[cold]
     fn load_overrides(&self, rules: &CompiledPolicy) -> Option<ActiveOverrides> {
         let held = rules.overrides.active_at(self.clocks.wall.now())?;
+        // `try_lock`: a request never waits for an operator. If the lock is taken, the next request cleans up.
         if held.is_outdated()
             && let Ok(mut book) = self.override_book.try_lock()
         {
@@ -274,14 +277,14 @@ impl<B: Backend> Pipeline<B> {
         Some(held)
     }
 
-    /// Rules, with the overrides over them.
+    /// The rules in force, with their overrides.
     pub(super) fn active_policy(&self) -> ActivePolicy {
         let rules = self.rules.load_full();
         let orders = self.active_overrides(&rules);
         ActivePolicy { rules, orders }
     }
 
-    /// A request of facts, and what it is matched with.
+    /// The facts of a request, with what they are matched against.
     #[inline(always)]
     fn match_input<'a>(
         &'a self,
@@ -298,7 +301,7 @@ impl<B: Backend> Pipeline<B> {
         }
     }
 
-    /// Matches a request that isn't decided.
+    /// Matches a request that won't be decided, as for a peek.
     pub(super) fn match_request<'a>(
         &'a self,
         now: &'a ActivePolicy,
@@ -310,7 +313,7 @@ impl<B: Backend> Pipeline<B> {
         gathered
     }
 
-    /// Matches a request that is to be decided, and notes what it lacks; whether nothing is to be asked about it.
+    /// Matches a request to decide, and records the facts that it lacks. Returns whether the decision needs no check.
     #[inline(always)]
     fn prepare<'a>(
         &self,
@@ -326,7 +329,7 @@ impl<B: Backend> Pipeline<B> {
         said.is_decided_early(gathered)
     }
 
-    /// Whom a request is asked of that was matched.
+    /// The query for a request that was matched.
     #[inline(always)]
     pub(super) fn backend_query<'r, 'a>(
         &'r self,
@@ -344,7 +347,7 @@ impl<B: Backend> Pipeline<B> {
         }
     }
 
-    /// A request of facts that begins now.
+    /// Starts a request of facts.
     pub(super) fn start_request<'r>(&self, facts: &'r Facts<'r>) -> Request<'r> {
         Request {
             facts,
@@ -354,7 +357,7 @@ impl<B: Backend> Pipeline<B> {
         }
     }
 
-    /// What came of it, told to those who want to know.
+    /// Completes the decision of an attempt, and reports it.
     pub(super) fn finish_verdict<'f>(
         &self,
         facts: &'f Facts<'f>,
@@ -368,28 +371,28 @@ impl<B: Backend> Pipeline<B> {
             rules,
             facts,
         });
-        // Where only trees limit it, they have reported it.
+        // If only trees limit the request, they have reported it.
         if !attempt.is_by_trees || !verdict.is_unmatched() {
             (self.recorder).report_verdict(&verdict, started, &self.backend);
         }
         verdict.into_settled()
     }
 
-    /// Asks once, by the policy that is in force now.
+    /// Makes one attempt, by the policy in force now.
     pub(super) async fn decide_attempt(
         &self,
         request: &Request<'_>,
         on: DecideOptions<'_>,
-        standing: Option<&QueuePosition<'_>>,
+        position: Option<&QueuePosition<'_>>,
     ) -> Result<Attempt, B::Error> {
-        // Before the policy is read, and any limit asked.
-        let pokes = self.wait_queues.release_count();
+        // Read before the policy and any limit: a release after this point makes a waiter check again.
+        let releases = self.wait_queues.release_count();
         let rules = self.rules.load_full();
         let mut attempt = Attempt {
             is_outdated: on.lacks_facts_for(&rules),
             rules,
             result: AttemptResult::default(),
-            releases: pokes,
+            releases,
             trees: None,
             is_by_trees: false,
         };
@@ -397,7 +400,8 @@ impl<B: Backend> Pipeline<B> {
             return Ok(attempt);
         }
         let mut orders = self.active_overrides(&attempt.rules);
-        if standing.is_some() {
+        // An attempt from a queue is the same request, so its overrides aren't counted again.
+        if position.is_some() {
             orders = orders.map(ActiveOverrides::without_counting);
         }
         let trial = AttemptInput {
@@ -405,7 +409,7 @@ impl<B: Backend> Pipeline<B> {
             orders: orders.as_ref(),
             request,
             conditions: on,
-            position: standing,
+            position,
         };
         let tried = &mut attempt.result;
         if let Some(request_of_trees) = request.descriptors {
@@ -414,7 +418,7 @@ impl<B: Backend> Pipeline<B> {
                 started_at: request.started_at,
                 counts_request: false,
             };
-            // In a box: few requests have both, and every connection has room for the largest step.
+            // Boxed, because few requests have both, and every connection's future has room for the largest step.
             let deciding: BoxedFuture<'_, _> =
                 Box::pin(self.decide_trees(input, telling, Some((&trial, tried))));
             attempt.trees = deciding.await?.map(Box::new);
@@ -424,7 +428,7 @@ impl<B: Backend> Pipeline<B> {
         Ok(attempt)
     }
 
-    /// Asks the limits of all rules that match, and those of the trees with them.
+    /// Checks the limits of all rules that match, and those of the trees with them.
     pub(super) async fn decide_once(
         &self,
         trial: &AttemptInput<'_>,
@@ -438,7 +442,7 @@ impl<B: Backend> Pipeline<B> {
         let is_settled = if is_new {
             self.prepare(input, &mut gathered, &mut tried.said)
         } else {
-            // One that waits and asks again is the same request, and what it lacks is noted.
+            // An attempt from a queue is the same request: what it lacks was recorded before.
             gathered.match_rules(input, &self.backend);
             tried.said.is_decided_early(&gathered)
         };
@@ -457,9 +461,9 @@ impl<B: Backend> Pipeline<B> {
             };
             let answer = match answer {
                 Some(answer) => answer,
-                // A policy that isn't enforced lets it pass.
+                // A policy that isn't enforced allows the request.
                 None if rules.mode != Mode::Enforce => Answer::new(None, Decision::UNLIMITED),
-                // The trees deny it, and no rule was charged.
+                // The trees deny the request, and no rule was charged.
                 None => return Ok(()),
             };
             if rules.has_waiting_rules {
@@ -478,14 +482,14 @@ impl<B: Backend> Pipeline<B> {
                 }
             }
         }
-        // One that is denied may still wait, and pass.
+        // A denied request may still wait, and be allowed later.
         if tried.said.is_allowed {
             self.recorder.count_passed(rules, &gathered, &tried.said);
         }
         Ok(())
     }
 
-    /// Charges the limits of trees that are in shadow, of a request that passes; all checks that its trees were charged.
+    /// Charges the trees' limits in shadow mode for an allowed request. Returns all checks that the trees charged.
     fn charge_shadow_trees<'r, 'a>(
         &'r self,
         said: &'r mut DecisionBasis,
@@ -494,7 +498,7 @@ impl<B: Backend> Pipeline<B> {
     ) -> BoxedFuture<'r, Vec<Check<'a>>> {
         Box::pin(async move {
             said.permits.hold(trees.take_permits().0);
-            // What decided instead of a store has charged nothing there.
+            // If a fallback decided, the store was charged nothing.
             let checks = match said.unavailable {
                 None => gathered.enforced.checks.as_slice(),
                 Some(_) => &[],
@@ -504,7 +508,7 @@ impl<B: Backend> Pipeline<B> {
         })
     }
 
-    /// What is left of each limit that a request meets.
+    /// What remains of each limit that applies to a request.
     pub(super) async fn remaining_by_limit(
         &self,
         facts: &Facts<'_>,
@@ -541,7 +545,8 @@ impl<B: Backend> Pipeline<B> {
         Ok(left)
     }
 
-    /// Gives back what a request was charged by the limits that are meant. A reset is of what the policy says, whatever was ordered.
+    /// Refunds what the selected limits charged a request. A reset ignores overrides, and clears the policy's own
+    /// limits.
     pub(super) async fn refund(
         &self,
         facts: &Facts<'_>,
@@ -553,16 +558,16 @@ impl<B: Backend> Pipeline<B> {
             now.orders = None;
         }
         let gathered = self.match_request(&now, facts);
-        let mut gift = RefundResult::Refunded;
+        let mut result = RefundResult::Refunded;
         for group in [&gathered.enforced, &gathered.shadow] {
             let checks = group.checks.as_slice().iter().copied();
             let checks: Vec<_> = checks.filter(|check| is_meant(check.limit)).collect();
-            gift = gift.max(self.backend.refund(&checks, refund).await?);
+            result = result.max(self.backend.refund(&checks, refund).await?);
         }
         for check in gathered.enforced.checks.as_slice() {
             self.wait_queues.poke(QueueKey::of(check));
         }
-        Ok(gift)
+        Ok(result)
     }
 }
 
@@ -574,7 +579,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
         lists_limits: bool,
     ) -> RequestDecision<'f> {
         let started = self.recorder.start_time(&self.backend);
-        // Made where the caller gets it: it is large, and moving it takes longer than filling it.
+        // Created in the caller's place: the value is large, and moving it takes longer than filling it.
         let mut verdict = RequestDecision::new(DecisionDetails {
             decision_data: DecisionBasis::default(),
             rules: self.rules.load(),
@@ -595,7 +600,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
         verdict.into_settled()
     }
 
-    /// Asks a backend that answers immediately, and tells what it says.
+    /// Queries a backend that answers immediately, and records its answer.
     #[inline(always)]
     fn check_in_memory(
         &self,
@@ -616,7 +621,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
             }
             None => poll_ready(asking.check_enforced(None, None)),
         };
-        // Only trees deny without an answer.
+        // Without an answer the trees deny, and there are none here.
         let answer = answer.unwrap_or_else(|| Answer::new(None, Decision::UNLIMITED));
         said.apply_answer(gathered, answer);
         if lists_limits && checks.len() > 1 {
@@ -630,7 +635,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
         }
     }
 
-    /// Looks at each limit in force, after the request was charged or denied.
+    /// Peeks each limit in force, after the request was charged or denied.
     #[cold]
     #[inline(never)]
     fn list_limits(&self, said: &mut DecisionBasis, gathered: &RequestMatch<'_>) {

@@ -1,24 +1,25 @@
-//! Whether requests have what rules want of them: counted for the first hundred of each policy, so that a limit that never
-//! applies is told of once.
+//! Whether requests have the facts that rules read. It is counted for the first hundred requests of each policy, so
+//! that a limit that never applies is reported once.
 //!
-//! All of it is advice, so the orderings are relaxed: nothing else is published by these numbers. The one thing that must
-//! hold is that a warning comes once, and it does, as each addition to one number gives another result. Once a hundred are
-//! counted, or a key was found, nothing is written any more: requests without a key don't take the cache line of a rule from
-//! those that have one.
+//! The counts only give advice, so the orderings are relaxed: these numbers publish nothing else. One property must
+//! hold: a warning is reported once. It does, because each addition to a number returns another result. Once a
+//! hundred are counted, or a key was found, nothing is written any more, so requests without a key don't invalidate
+//! the cache line of a rule that others read.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// How many requests are looked at.
+/// How many requests are counted.
 const MAX_COUNTED: u32 = 100;
 
-/// Counts up to a hundred.
+/// A counter up to a hundred.
 #[derive(Debug, Default)]
 pub(crate) struct FirstHundred(AtomicU32);
 
 impl FirstHundred {
-    /// Counts one more, and says whether it is the hundredth.
+    /// Counts one more, and returns whether it is the hundredth.
     #[cold]
     pub(crate) fn count_to_hundred(&self) -> bool {
+        // The load first: after the hundredth request, the counter is never written again.
         self.0.load(Ordering::Relaxed) < MAX_COUNTED
             && self.0.fetch_add(1, Ordering::Relaxed) == MAX_COUNTED - 1
     }
@@ -28,7 +29,7 @@ impl FirstHundred {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether there were a hundred.
+    /// Whether a hundred were counted.
     pub(crate) fn is_full(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= MAX_COUNTED
     }
@@ -42,7 +43,7 @@ pub(crate) struct FactPresence {
 }
 
 impl FactPresence {
-    /// A request had the key.
+    /// Records that a request had the key.
     #[inline(always)]
     pub(crate) fn record_found(&self) {
         if !self.found.load(Ordering::Relaxed) {
@@ -55,7 +56,7 @@ impl FactPresence {
         self.found.store(true, Ordering::Relaxed);
     }
 
-    /// A request lacked the key: whether it is the hundredth, and none had it.
+    /// Records that a request lacked the key. Returns whether it is the hundredth, and none had it.
     #[cold]
     pub(crate) fn record_missing(&self) -> bool {
         !self.found.load(Ordering::Relaxed) && self.missing.count_to_hundred()
@@ -66,7 +67,7 @@ impl FactPresence {
         self.found.load(Ordering::Relaxed) || !self.missing.is_none()
     }
 
-    /// Whether the key was missing a hundred times, and never found.
+    /// Whether a hundred requests lacked the key, and none had it.
     pub(crate) fn is_never_found(&self) -> bool {
         !self.found.load(Ordering::Relaxed) && self.missing.is_full()
     }

@@ -1,5 +1,5 @@
-//! Asks about what a request met: the queues of others, gates that adapt, denials that are remembered, and the backend; about the
-//! limits in force, and then about each rule in shadow.
+//! Queries the limits of a matched request: the queues, gates, cached denials and the backend; first the enforced
+//! limits, then each rule in shadow mode.
 
 use std::mem;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ mod gate_permits;
 use deny_lookup::DenyLookup;
 pub(super) use gate_permits::GatePermits;
 
-/// A request that was matched, and whom it is asked of.
+/// A matched request, and the parts of the engine that check it.
 #[derive(Clone, Copy)]
 pub(super) struct BackendQuery<'r, 'a, B> {
     pub(super) backend: &'r B,
@@ -34,11 +34,11 @@ pub(super) struct BackendQuery<'r, 'a, B> {
     pub(super) recorder: &'r Recorder,
     pub(super) rules: &'r CompiledPolicy,
     pub(super) request_match: &'r RequestMatch<'a>,
-    /// Whether the request may be dropped while it is asked: not if the backend answers immediately.
+    /// Whether the caller may drop the request during the query. It can't if the backend answers immediately.
     pub(super) is_cancellable: bool,
 }
 
-/// Wakes those who wait for what an estimate gives back.
+/// Wakes the waiters for what a settled estimate refunds.
 struct WakeOnSettle(Arc<WaitQueues>, QueueKey);
 
 impl HeldEstimate for WakeOnSettle {
@@ -59,8 +59,8 @@ impl HeldEstimate for WakeOnSettle {
 }
 
 impl<B: Backend> BackendQuery<'_, '_, B> {
-    /// The denial of a new request by a queue that it would pass. A request that had its turn in one queue passes the
-    /// other queues: else two would wait for each other.
+    /// Denies a new request that would overtake a queue. A request that reached the head of one queue may overtake
+    /// the other queues: otherwise two requests could wait for each other.
     #[inline]
     pub(super) fn queue_ahead(&self) -> Option<Answer> {
         if self.rules.has_waiting_rules && self.wait_queues.has_waiters() {
@@ -70,7 +70,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         }
     }
 
-    /// The longest queue of others that the request would pass, as a denial.
+    /// The longest queue that the request would overtake, as a denial.
     #[cold]
     fn longest_queue(&self) -> Option<Answer> {
         let (rules, gathered, now) = (self.rules, self.request_match, self.backend.now());
@@ -89,7 +89,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         longest.map(|(number, behind)| Answer::new(Some(number), behind))
     }
 
-    /// The limit that denied the request, if its rule lets requests wait for it, and for how long.
+    /// The limit that denied the request and the longest wait, if its rule lets requests wait.
     pub(super) fn wait_demand(&self, answer: &Answer) -> Option<(QueueDemand, Duration)> {
         let (rules, gathered) = (self.rules, self.request_match);
         let can_promise = !answer.allowed
@@ -105,14 +105,15 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         Some((rule.queue_demand(check, gathered.now), rule.max_wait?))
     }
 
-    /// What the limits in force answer, and the trees with them, if they are given; none if the trees deny the request. If `each` is
-    /// given, it gets what each limit says by itself, if there are several.
+    /// Checks the enforced limits, with those of the trees if they are given. Returns `None` if the trees deny the
+    /// request. If `each` is given and there are several limits, it gets the decision of each.
     pub(super) async fn check_enforced(
         &self,
         each: Option<&mut Vec<Decision>>,
         trees: Option<&mut TreeCharge<'_, '_>>,
     ) -> Result<Option<Answer>, B::Error> {
         let gathered = self.request_match;
+        // Gates come first, because leaving one is free, while a charge would have to be refunded.
         let entered = match gathered
             .gates
             .is_some()
@@ -125,7 +126,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         let checks = group.checks.as_slice();
         let mut answer = match DenyLookup::look_up(self) {
             DenyLookup::Denied(answer) => answer,
-            // With nothing to ask beside its gates, the backend isn't asked whether it is there.
+            // With no check beside the gates, the backend isn't queried, so it may be unreachable.
             DenyLookup::AskBackend(_)
                 if checks.is_empty() && entered.is_some() && trees.is_none() =>
             {
@@ -150,7 +151,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         Ok(Some(answer))
     }
 
-    /// Asks the backend.
+    /// Queries the backend.
     async fn ask_backend(
         &self,
         each: Option<&mut Vec<Decision>>,
@@ -159,7 +160,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         let checks = self.request_match.enforced.checks.as_slice();
         let Some(trees) = trees else {
             let mut results = Vec::new();
-            // Of one limit the answer tells all.
+            // With one limit, the answer is its decision.
             let listed = (each.is_some() && checks.len() > 1).then_some(&mut results);
             let answer = self.backend.ask(checks, listed).await?;
             if let Some(each) = each {
@@ -167,7 +168,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
             }
             return Ok(Some(answer));
         };
-        // In a box: few requests have both, and every connection has room for the largest step.
+        // Boxed, because few requests have both, and every connection's future has room for the largest step.
         let asked = Box::pin(trees.charge(self.backend, checks)).await?;
         Ok(asked.map(|asked| {
             if let Some(each) = each {
@@ -177,15 +178,16 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         }))
     }
 
-    /// Asks about each rule in shadow, of a request that passes; these were charged to it by trees.
+    /// Checks each rule in shadow mode for an allowed request. `charged_to_trees` are the checks that trees charged.
     pub(super) async fn check_shadow(
         &self,
         said: &mut DecisionBasis,
         charged_to_trees: &[Check<'_>],
     ) {
         let gathered = self.request_match;
-        // What decided instead of a store has charged nothing there.
+        // If a fallback decided, the store was charged nothing.
         let is_charged = said.unavailable.is_none() && self.is_cancellable;
+        // If the caller drops this future, the guard refunds every charge so far.
         let mut unanswered = RefundGuard::new(self.backend, mem::take(&mut said.permits));
         if !gathered.shadow.checks.as_slice().is_empty() {
             unanswered.record_charge(charged_to_trees);
@@ -224,7 +226,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         said.permits = unanswered.disarm();
     }
 
-    /// What a request would be told that only looks: by the limits in force, and by rules in shadow if it would pass.
+    /// Peeks the enforced limits, and the rules in shadow mode if those would allow the request.
     pub(super) async fn peek(&self, said: &mut DecisionBasis) -> Result<(), B::Error> {
         let gathered = self.request_match;
         let answer = match self.queue_ahead() {
@@ -255,7 +257,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         Ok(())
     }
 
-    /// Has those who wait told when the request gives back what they wait for.
+    /// Wakes waiters when the request releases the permits or estimates that they wait for.
     #[inline(never)]
     fn wake_waiters_on_release(&self, answer: &mut Answer) {
         let (rules, gathered) = (self.rules, self.request_match);
@@ -273,7 +275,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         }
         for (check, rule) in gathered.enforced.checks_with_rules() {
             let rule = &rules.rules[rule as usize];
-            // Others that count in the same state may let requests wait for it.
+            // Other rules with the same counter may let requests wait for it.
             if !(rule.max_wait.is_some() || rule.is_shared || rule.is_tier) {
                 continue;
             }

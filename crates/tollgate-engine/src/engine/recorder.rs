@@ -1,4 +1,4 @@
-//! What is recorded of a decision: counted, noted among the keys that are denied most, and told to an observer.
+//! Records decisions: in counters, among the keys with the most denials, and to an observer.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::policy::Mode;
 use crate::top_keys::{DeniedKey, TopDenials};
 use crate::verdict::{DecisionBasis, DecisionDetails, RuleDecision};
 
-/// Whoever learns of decisions: what is counted of a request, noted of its key and told to an observer, is so here.
+/// All recipients of decisions: counters, the keys with the most denials, warnings, and the observer.
 #[derive(Default)]
 pub(super) struct Recorder {
     pub(super) observer: Option<Box<dyn Observer>>,
@@ -26,14 +26,14 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// When a decision begins, if somebody is to know how long it takes.
+    /// When a decision begins, if its duration is reported.
     #[inline(always)]
     pub(super) fn start_time(&self, backend: &impl Backend) -> Option<Timestamp> {
         let is_timed = self.observer.is_some() && self.wants == ObserverInterest::Everything;
         is_timed.then(|| backend.now())
     }
 
-    /// Counts a request that passed.
+    /// Counts an allowed request.
     #[inline(always)]
     pub(super) fn count_passed(
         &self,
@@ -46,7 +46,7 @@ impl Recorder {
         }
     }
 
-    /// Counts a request that passes a rule in shadow.
+    /// Counts a request that a rule in shadow mode allows.
     #[inline(always)]
     pub(super) fn count_shadow_passed(&self, rules: &CompiledPolicy, number: u32, answer: &Answer) {
         if answer.allowed
@@ -56,7 +56,7 @@ impl Recorder {
         }
     }
 
-    /// Counts a request that was denied, and tells of any that was decided.
+    /// Counts a denied request, and reports every decision.
     #[inline(always)]
     pub(super) fn report_verdict(
         &self,
@@ -85,7 +85,7 @@ impl Recorder {
     }
 }
 
-/// Counts a refusal by the rule and the key, if it has them, and what rules in shadow would have refused.
+/// Counts a denial by its rule and key, if it has them, and what rules in shadow mode would have denied.
 #[cold]
 fn record_top_denials(top: &TopDenials, verdict: &DecisionDetails<'_>) {
     let (rules, said) = (&verdict.rules, &verdict.decision_data);
@@ -107,7 +107,7 @@ fn record_top_denials(top: &TopDenials, verdict: &DecisionDetails<'_>) {
     }
 }
 
-/// Tells of a verdict, and of what rules in shadow would have refused.
+/// Reports a decision, and what rules in shadow mode would have denied.
 #[cold]
 fn notify_observer(observer: &dyn Observer, verdict: &DecisionDetails<'_>, took: Duration) {
     let (rules, said) = (&verdict.rules, &verdict.decision_data);

@@ -1,5 +1,5 @@
-//! A request that is charged while something is still asked for it: if nobody waits for the answer any more, it has never
-//! run, so what it cost comes back.
+//! A guard for a request that is charged while further checks are in progress. If the caller drops the request
+//! meanwhile, it never ran, so its charges are refunded.
 
 use std::mem;
 
@@ -7,19 +7,19 @@ use crate::backend::{Backend, refund_detached};
 use crate::limits::{Check, LimitKind};
 use crate::verdict::Permits;
 
-/// A request that passed and isn't answered yet. Dropped before it is [answered](Self::answered), it gives back what it
-/// was charged, and holds nothing.
+/// An allowed request that isn't answered yet. Unless it is [disarmed](Self::disarm), dropping it refunds its charges
+/// and releases its permits.
 #[must_use = "dropped, it gives back what the request was charged"]
 pub(super) struct RefundGuard<'a, 'c, B: Backend> {
     backend: &'a B,
-    /// What it holds.
+    /// The permits of the request.
     pub(super) held: Permits,
-    /// What it was charged, until it is answered.
+    /// The charges to refund. `None` once disarmed.
     charged: Option<Vec<Check<'c>>>,
 }
 
 impl<'a, 'c, B: Backend> RefundGuard<'a, 'c, B> {
-    /// A request that holds this, and was charged nothing so far.
+    /// A request with these permits, and no charges so far.
     pub(super) fn new(backend: &'a B, held: Permits) -> Self {
         Self {
             backend,
@@ -28,7 +28,7 @@ impl<'a, 'c, B: Backend> RefundGuard<'a, 'c, B> {
         }
     }
 
-    /// It was charged these. Permits and estimates come back with what holds them.
+    /// Adds charges. Permits and estimates aren't among them: their holder releases them.
     pub(super) fn record_charge(&mut self, checks: &[Check<'c>]) {
         let is_spent = |check: &&Check<'_>| {
             let is_permit = matches!(check.limit.kind(), LimitKind::Concurrency(_));
@@ -38,7 +38,7 @@ impl<'a, 'c, B: Backend> RefundGuard<'a, 'c, B> {
         charged.extend(checks.iter().filter(is_spent).copied());
     }
 
-    /// All is asked: what was charged stays so, and what it holds is the caller's.
+    /// Keeps the charges, and hands the permits to the caller.
     pub(super) fn disarm(mut self) -> Permits {
         self.charged = None;
         mem::take(&mut self.held)

@@ -1,4 +1,4 @@
-//! What is said about a request, step by step: by what settles it, by rules in force, by those in shadow.
+//! Builds the decision about a request step by step: early decisions, then enforced rules, then those in shadow mode.
 
 use tollgate::{Decision, Outcome};
 
@@ -8,7 +8,7 @@ use crate::limits::Answer;
 use crate::verdict::{BLOCKED, DecidedBy, DecisionBasis, ListedLimit, Permits, RuleDecision};
 
 impl DecisionBasis {
-    /// Whether nothing has to be asked.
+    /// Whether the decision needs no check.
     #[inline]
     pub(super) fn is_decided_early(&mut self, gathered: &RequestMatch<'_>) -> bool {
         if let Some(entry) = gathered.shadow_block {
@@ -38,7 +38,7 @@ impl DecisionBasis {
         true
     }
 
-    /// Whether a rule denies it because it lacks a key.
+    /// Whether a rule denies the request because it lacks a key.
     #[cold]
     fn is_denied_for_missing_key(&mut self, keyless: &MissingKeyDenials) -> bool {
         let Some(denied) = keyless.denied else {
@@ -50,7 +50,7 @@ impl DecisionBasis {
         true
     }
 
-    /// Whether an order blocks it.
+    /// Whether an override blocks the request.
     #[cold]
     fn is_blocked(&mut self, ordered: &RequestOverrides<'_>) -> bool {
         let shadows = ordered.shadow_blocks.iter();
@@ -63,7 +63,7 @@ impl DecisionBasis {
         true
     }
 
-    /// What the rules in force say.
+    /// Applies the answer of the enforced rules.
     #[inline]
     pub(super) fn apply_answer(&mut self, gathered: &RequestMatch<'_>, answer: Answer) {
         self.is_allowed = answer.allowed;
@@ -106,24 +106,24 @@ impl DecisionBasis {
         }
     }
 
-    /// Keeps what each limit in force said, the most urgent first, if there are several.
+    /// Lists the decision of each enforced limit, the most urgent first, if there are several.
     pub(super) fn list_limits(&mut self, gathered: &RequestMatch<'_>, each: &[Decision]) {
         let group = &gathered.enforced;
         let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
-        // A request that never passes is told of that limit alone: a store isn't asked about the others.
+        // A request that can never be allowed lists nothing but that limit: the store doesn't check the others.
         let never = self.rule_decision.decision.outcome == Outcome::Never;
         if never || each.len() < 2 || each.len() != checks.len() {
             return;
         }
         let limits = checks.iter().zip(askers).zip(each);
-        // One that stands beside a rate only until the rule is warm is told of if it denies.
+        // A temporary limit of a rule that warms up is listed only if it denies.
         let limits =
             limits.filter(|((check, _), said)| !is_gate(check.limit) || !said.is_allowed());
         let mut limits: Vec<_> = limits
             .map(|((check, asker), decision)| {
                 let mut decision = *decision;
                 if self.is_allowed {
-                    // Others may have come between the charge and the look.
+                    // The peek came after the charge, and other requests may have been charged in between.
                     decision.outcome = Outcome::Allowed;
                 }
                 ListedLimit {
@@ -134,7 +134,7 @@ impl DecisionBasis {
                 }
             })
             .collect();
-        // What denied may have come back by now, or is no limit of these: then it is told alone.
+        // The limit that denied may have refilled by the peek, or isn't among these: then the list is left out.
         if !self.is_allowed && limits.iter().all(|met| met.decision.is_allowed()) {
             return;
         }
@@ -144,7 +144,7 @@ impl DecisionBasis {
 }
 
 impl ShadowQuery<'_, '_> {
-    /// What the rule says to a request that it would refuse; none if it lets it pass.
+    /// The denial that the rule would make. `None` if it allows the request.
     pub(super) fn denial(
         &self,
         gathered: &RequestMatch<'_>,

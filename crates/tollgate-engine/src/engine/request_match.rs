@@ -1,7 +1,7 @@
-//! From facts to checks: which rules a request meets, and what each asks.
+//! From facts to checks: which rules match a request, and what each rule checks.
 //!
-//! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
-//! this file knows no more of it.
+//! A match is a rule's number, its limits, a key and a cost. The code after this file knows nothing else about the
+//! match's origin.
 
 use std::num::{IntErrorKind, ParseIntError};
 
@@ -31,56 +31,56 @@ pub(crate) use request_overrides::{RequestOverrides, blocked_until};
 use rule_keys::PrefetchedKeys;
 pub(crate) use rule_keys::{MissingFacts, MissingKeyDenials};
 
-/// Checks that need no memory.
+/// How many checks need no allocation.
 const INLINE: usize = 8;
 
-/// What is to be asked about a request.
+/// The checks of a request, and what else its match found.
 pub(crate) struct RequestMatch<'a> {
-    /// The facts of the request, if it stands for several sets of them.
+    /// The facts of the request, if it has several sets of them.
     all_facts: Option<&'a Facts<'a>>,
-    /// Decided without any check.
+    /// The decision, if the request needs no check.
     pub(crate) early_decision: Option<DecidedBy>,
-    /// What the request has too much of, if the policy were enforced.
+    /// The bound that the request exceeds, if the policy is in shadow mode.
     pub(crate) shadow_excess: Option<ExceededBound>,
-    /// What would be blocked, if the policy were enforced.
+    /// The block entry that matches, if the policy is in shadow mode.
     pub(crate) shadow_block: Option<usize>,
     pub(crate) enforced: CheckGroup<'a>,
-    /// Each rule by itself.
+    /// The checks of rules in shadow mode, where each rule is decided by itself.
     pub(crate) shadow: CheckGroup<'a>,
-    /// The first rule that applies, if none asks anything.
+    /// The first rule that applies, to name it if no rule has a check.
     pub(crate) first_rule: Option<RuleMatch>,
     /// The time, if a rule of the policy warms up.
     pub(crate) now: Option<Timestamp>,
-    /// Where the rules in force are counted, if they are.
+    /// The tally rows of the enforced rules, if decisions are counted.
     pub(crate) tally_rows: InlineVec<u32, INLINE>,
-    /// What operators have ordered, if there are any orders.
+    /// The overrides that apply, if there are any overrides.
     pub(crate) overrides: Option<Box<RequestOverrides<'a>>>,
-    /// Gates that are to be entered before anything is asked. They are numbered after the checks in force.
+    /// Gates to enter before the backend is queried. They are numbered after the enforced checks.
     #[expect(
         clippy::box_collection,
         reason = "most requests meet none, and pay for one word"
     )]
     pub(crate) gates: Option<Box<Vec<GateCheck<'a>>>>,
-    /// What rules want of the request that it hasn't.
+    /// Facts that rules read and the request lacks.
     pub(crate) missing: MissingFacts,
-    /// Rules that deny it for want of a key.
+    /// Rules that deny the request because it lacks a key.
     pub(crate) missing_key_denials: Option<Box<MissingKeyDenials>>,
-    /// Whether the trees limit the request, too.
+    /// Whether trees limit the request, too.
     pub(crate) trees: TreeMatch,
 }
 
-/// Whether trees of descriptors limit a request of facts.
+/// Whether descriptor trees limit a request of facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TreeMatch {
     /// No tree does.
     None,
-    /// Operators have let it pass all trees that would.
+    /// An override bypasses all trees that would limit it.
     Bypassed,
-    /// Some do.
+    /// At least one tree limits it.
     Some,
 }
 
-/// A request of facts, and what it is matched with.
+/// The facts of a request, with what they are matched against.
 #[derive(Clone, Copy)]
 pub(crate) struct MatchInput<'a, 'e> {
     pub(crate) rules: &'a CompiledPolicy,
@@ -91,20 +91,20 @@ pub(crate) struct MatchInput<'a, 'e> {
     pub(crate) bounds: &'e Bounds,
 }
 
-/// A rule that applies to a request, by number, and the fingerprint of its key there.
+/// A rule that applies to a request, by number, with the fingerprint of its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleMatch {
     pub(crate) number: u32,
     pub(crate) fingerprint: [u64; 2],
-    /// Whether the request lacks the key, and the fingerprint is that of all who do.
+    /// Whether the request lacks the key, so that the fingerprint is the shared one of all such requests.
     pub(crate) is_keyless: bool,
-    /// The set of facts that it applies to.
+    /// The set of facts that the rule applies to.
     pub(crate) facts_set: u32,
-    /// Whether the rule is enforced for this key.
+    /// The rule's mode for this key.
     pub(crate) mode: Mode,
 }
 
-/// A gate that a rule has for a request.
+/// The gate of an adaptive limit, for a request of its rule.
 #[derive(Debug)]
 pub(crate) struct GateCheck<'a> {
     /// The rule, and its key.
@@ -115,22 +115,22 @@ pub(crate) struct GateCheck<'a> {
 }
 
 impl<'a> GateCheck<'a> {
-    /// It as a question, to stand in line for it.
+    /// A check of the gate's limit, to join its queue.
     pub(crate) fn check(&self) -> Check<'a> {
         self.limiter.check()
     }
 
-    /// What the request asks for in line.
+    /// The demand of the request in the gate's queue.
     pub(crate) fn demand(&self) -> QueueDemand {
         QueueDemand::of(&self.check()).of_class(self.class)
     }
 
-    /// What the request would be told by it alone.
+    /// The decision that the gate alone would make.
     pub(crate) fn peek(&self) -> Decision {
         self.gate.peek(self.class)
     }
 
-    /// What it says to a request, as the rule's decision.
+    /// A decision of the gate, as its rule's.
     pub(super) fn decided(&self, decision: Decision) -> RuleDecision {
         let limit = self.limiter.limit.id;
         let by = DecidedBy::Applied(self.rule_match.number);
@@ -142,7 +142,7 @@ impl<'a> GateCheck<'a> {
 }
 
 impl RuleMatch {
-    /// What was decided by its key, and by no limit.
+    /// A decision by the rule's key, and by no limit.
     fn decided(&self, by: DecidedBy, decision: Decision) -> RuleDecision {
         RuleDecision {
             fingerprint: self.fingerprint,
@@ -152,14 +152,14 @@ impl RuleMatch {
     }
 }
 
-/// The checks of some rules.
+/// The checks of several rules.
 pub(crate) struct CheckGroup<'a> {
     pub(crate) checks: InlineVec<Check<'a>, INLINE>,
-    /// Which rule asks each.
+    /// The number of the rule of each check.
     pub(crate) askers: InlineVec<u32, INLINE>,
 }
 
-/// What one rule in shadow asks, by number.
+/// The checks of one rule in shadow mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShadowQuery<'g, 'a> {
     pub(crate) rule: u32,
@@ -175,13 +175,13 @@ impl<'a> CheckGroup<'a> {
         }
     }
 
-    /// Each check, and the number of the rule that asks it.
+    /// Each check, with the number of its rule.
     pub(crate) fn checks_with_rules(&self) -> impl Iterator<Item = (&Check<'a>, u32)> {
         let askers = self.askers.as_slice().iter().copied();
         self.checks.as_slice().iter().zip(askers)
     }
 
-    /// The place of a check of the same limit and key.
+    /// The index of a check with the same limit and key.
     fn find(&self, check: &Check<'_>) -> Option<usize> {
         self.checks.as_slice().iter().position(|other| {
             other.limit.id == check.limit.id
@@ -219,13 +219,13 @@ impl<'a> RequestMatch<'a> {
         }
     }
 
-    /// Whether operators have let it pass a rule.
+    /// Whether an override bypasses a rule for this request.
     pub(crate) fn is_bypassed(&self) -> bool {
         let ordered = self.overrides.as_ref();
         ordered.is_some_and(|ordered| ordered.is_bypassed)
     }
 
-    /// Whether anything in shadow applies to it, which counts it then.
+    /// Whether anything in shadow mode applies to the request, which then counts it.
     pub(crate) fn has_shadow_match(&self) -> bool {
         let ordered = self.overrides.as_ref();
         !self.shadow.checks.as_slice().is_empty()
@@ -245,12 +245,12 @@ impl<'a> RequestMatch<'a> {
         gates.map(move |(number, gate)| (first + number, gate))
     }
 
-    /// Whether rules in shadow ask anything.
+    /// Whether rules in shadow mode have checks or gates.
     pub(crate) fn has_shadows(&self) -> bool {
         self.gates.is_some() || !self.shadow.checks.as_slice().is_empty()
     }
 
-    /// What each rule in shadow asks: first those with limits, then those that have a gate alone.
+    /// The checks of each rule in shadow mode: first the rules with limits, then those with only a gate.
     pub(crate) fn shadow_queries(&self) -> impl Iterator<Item = ShadowQuery<'_, 'a>> {
         let (checks, askers) = (self.shadow.checks.as_slice(), self.shadow.askers.as_slice());
         let gates = || self.gates_in(Mode::Shadow).map(|(_, gate)| gate);
@@ -272,13 +272,13 @@ impl<'a> RequestMatch<'a> {
         }))
     }
 
-    /// The gate of this number.
+    /// The gate with this number.
     pub(crate) fn gate(&self, number: usize) -> Option<&GateCheck<'a>> {
         let number = number.checked_sub(self.enforced.checks.as_slice().len())?;
         self.gates.as_ref()?.get(number)
     }
 
-    /// Finds out what is to be asked about a request.
+    /// Finds the rules that match a request, and collects their checks.
     #[inline]
     pub(crate) fn match_rules(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
         let (rules, facts, bounds) = (input.rules, input.facts, input.bounds);
@@ -297,6 +297,8 @@ impl<'a> RequestMatch<'a> {
         }
         known.read_addresses();
         let mut matching = Numbers::new();
+        // Candidates pass the index only. Their keys are prefetched while the remaining conditions are compared, so
+        // that memory latency overlaps with that work.
         rules.matcher.candidates(&known, &mut matching);
         let first = rules.block_count + rules.exempt_count;
         let early = PrefetchedKeys::prefetch(&input, matching.as_slice(), &known, backend);
@@ -312,6 +314,7 @@ impl<'a> RequestMatch<'a> {
             self.now = Some(backend.now());
         }
         let mut met = InlineVec::<RuleMatch, INLINE>::new();
+        // In order: block entries have the lowest numbers, then exempt entries, so a block decides before an exemption.
         for number in matching.as_slice() {
             let Some(rule) = (*number as usize).checked_sub(first) else {
                 if self.is_decided_by_list(rules, *number as usize) {
@@ -336,7 +339,7 @@ impl<'a> RequestMatch<'a> {
         }
     }
 
-    /// The tier that a request is in, if any.
+    /// The tier of a request, if it has one.
     #[inline]
     fn match_tier(&mut self, rules: &CompiledPolicy, known: &FactValues<'_, '_>) -> Option<u32> {
         let tiers = &rules.tiers;
@@ -356,7 +359,7 @@ impl<'a> RequestMatch<'a> {
         }
     }
 
-    /// There are so many checks; gates are no limits of the request, and aren't counted.
+    /// Denies a request with too many checks. Those of gates don't count, because they aren't limits of the policy.
     #[cold]
     fn deny_excess_limits(&mut self, rules: &CompiledPolicy, found: usize, bounds: &Bounds) {
         let checks = [&self.enforced, &self.shadow].map(|group| group.checks.as_slice());
@@ -373,7 +376,7 @@ impl<'a> RequestMatch<'a> {
         self.deny_excess(rules, ExceededBound::Checks { found, most });
     }
 
-    /// Asks nothing, as the request has too much of something.
+    /// Drops all checks of a request that exceeds a bound.
     #[cold]
     fn deny_excess(&mut self, rules: &CompiledPolicy, excess: ExceededBound) {
         (self.enforced, self.shadow, self.gates) = (CheckGroup::new(), CheckGroup::new(), None);
@@ -388,7 +391,7 @@ impl<'a> RequestMatch<'a> {
         });
     }
 
-    /// Whether an entry of the lists of what is blocked and exempt decides.
+    /// Whether a block or exempt entry decides the request.
     #[cold]
     fn is_decided_by_list(&mut self, rules: &CompiledPolicy, entry: usize) -> bool {
         self.early_decision = match entry.checked_sub(rules.block_count) {
@@ -402,7 +405,7 @@ impl<'a> RequestMatch<'a> {
         self.early_decision.is_some()
     }
 
-    /// Adds the checks of rules that no other takes the place of.
+    /// Adds the checks of the rules that no other rule replaces.
     #[inline(never)]
     fn add_unreplaced_rules(
         &mut self,
@@ -417,7 +420,7 @@ impl<'a> RequestMatch<'a> {
         }
     }
 
-    /// Adds the checks of one rule, at this cost if it isn't that of the facts alone.
+    /// Adds the checks of one rule, at `cost` if it is given, else at the cost of the facts.
     #[inline(always)]
     fn add_rule(
         &mut self,
@@ -434,7 +437,7 @@ impl<'a> RequestMatch<'a> {
         }
     }
 
-    /// Adds the checks of some limits of a rule, at this cost if it isn't that of the facts alone.
+    /// Adds the checks of some limits of a rule, at `cost` if it is given, else at the cost of the facts.
     #[inline(always)]
     fn add_limits(
         &mut self,
@@ -458,7 +461,7 @@ impl<'a> RequestMatch<'a> {
         let cost = cost.unwrap_or_else(|| rule_cost(rule, said));
         let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         for limit in limits {
-            // A limit is likely in no cache, so it isn't read here.
+            // The limit is likely in no CPU cache, so it isn't read here.
             let check = Check { limit, key, cost };
             if rule.is_shared && self.merge_shared_check(check, met) {
                 continue;
@@ -481,8 +484,8 @@ impl<'a> RequestMatch<'a> {
         group.askers.push(met.number);
     }
 
-    /// Adds what few rules have beside their limits: of a rule that isn't warm yet what stands beside its rates, the part of its
-    /// slots that the request's class may use, and its gate.
+    /// Adds the parts that few rules have beside their limits: the temporary limits of a rule that warms up, the
+    /// share of permits for the request's class, and the gate.
     #[cold]
     fn add_gates(
         &mut self,
@@ -492,13 +495,13 @@ impl<'a> RequestMatch<'a> {
         cost: u64,
     ) {
         let RuleLimits { rule, limits } = asked;
-        // Limits that a rule has only for now stand in for its own, so that none of those it warms up by count.
+        // An override's limits replace the rule's own, and none of those warms up.
         let is_changed = !std::ptr::eq(limits, rule.limits.as_slice());
         let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         if rule.warm_up.is_some() && !is_changed {
             for limit in rule.warm_up_limits(self.now) {
-                // A request that costs more than is let through at once takes all of that: it is for the rule itself to say
-                // what never passes.
+                // A request that costs more than the gate's burst takes all of it: only the rule itself decides which
+                // costs can never be allowed.
                 let cost = match limit.kind() {
                     LimitKind::Rate { rate, .. } => cost.min(rate.burst_size()),
                     _ => cost,
@@ -510,7 +513,7 @@ impl<'a> RequestMatch<'a> {
             return;
         };
         let class = overload.class(|by| known.text(by));
-        // What an operator has put in the place of slots is for all alike.
+        // An override's concurrency limit applies to all classes alike.
         if let Some(part) = overload.class_limit(class).filter(|_| !is_changed) {
             let group = match met.mode {
                 Mode::Enforce => &mut self.enforced,
@@ -522,7 +525,7 @@ impl<'a> RequestMatch<'a> {
                 check.limit = part;
             }
         }
-        // A request takes one place of a gate, however many keys of the rule it has.
+        // A request takes one permit of a gate, however many keys of the rule it has.
         let has_entered = |adapting: &AdaptiveLimiter| {
             let mut gates = self.gates.iter().flat_map(|gates| gates.iter());
             gates.any(|own| std::ptr::eq(own.limiter, adapting) && own.rule_match.mode == met.mode)
@@ -540,9 +543,9 @@ impl<'a> RequestMatch<'a> {
         }
     }
 
-    /// Whether another rule that shares the counter asks the same already. A request is charged to it once, at
-    /// the highest of their costs, and by a rule in force rather than one in shadow. If one of them has estimated
-    /// it, it is settled.
+    /// Whether another rule with the same counter already has this check. A request is charged to a counter once: at
+    /// the highest cost of these rules, and by an enforced rule rather than one in shadow mode. If one of the costs
+    /// is an estimate, the charge is settled as one.
     #[cold]
     fn merge_shared_check(&mut self, check: Check<'a>, met: RuleMatch) -> bool {
         let in_force = self.enforced.find(&check);
@@ -567,15 +570,14 @@ impl<'a> RequestMatch<'a> {
     }
 }
 
-/// The limits that a rule asks about: its own, or those that an operator has put in their place.
+/// The limits of a rule that are checked: its own, or those of an override.
 #[derive(Clone, Copy)]
 struct RuleLimits<'a> {
     rule: &'a CompiledRule,
     limits: &'a [Limit],
 }
 
-/// How many rules match, if they are more than a request may meet. Entries of the lists of what is blocked and exempt aren't
-/// counted.
+/// The number of matching rules, if it exceeds the bound. Block and exempt entries don't count.
 #[inline]
 fn too_many_rules(rules: &CompiledPolicy, matching: &[u32], bounds: &Bounds) -> Option<usize> {
     if matching.len() <= bounds.max_checks {
@@ -587,21 +589,21 @@ fn too_many_rules(rules: &CompiledPolicy, matching: &[u32], bounds: &Bounds) -> 
     (found > bounds.max_checks).then_some(found)
 }
 
-/// Whether another rule that applies takes the place of one.
+/// Whether another rule that applies replaces this one.
 #[inline]
 fn is_replaced(rules: &CompiledPolicy, met: &[RuleMatch], number: u32, mode: Mode) -> bool {
     let mut met = met.iter();
     met.any(|other| replaces(rules, other, number, mode))
 }
 
-/// Whether a rule that applies takes the place of one in this mode.
+/// Whether a rule that applies replaces this one. A rule in shadow mode replaces only rules in shadow mode.
 fn replaces(rules: &CompiledPolicy, other: &RuleMatch, number: u32, mode: Mode) -> bool {
     let rule = &rules.rules[other.number as usize];
     other.mode <= mode && rule.replaces.contains(&number)
 }
 
-/// What a request says that it costs by a rule; none if it says nothing that can be read. A number that is too large counts as the
-/// largest, not as the default.
+/// The cost that a request states for a rule. `None` if it states none that is a number. A number that is too large
+/// counts as the largest, not as the default, so that a client can't get the default by exceeding the range.
 #[inline(always)]
 fn stated_cost(rule: &CompiledRule, known: &FactValues<'_, '_>) -> Option<u64> {
     let cost_of = |slot| match known.text(slot)?.parse() {
@@ -611,7 +613,8 @@ fn stated_cost(rule: &CompiledRule, known: &FactValues<'_, '_>) -> Option<u64> {
     rule.cost_fact.and_then(cost_of).or(known.facts.cost())
 }
 
-/// What a request costs by a rule.
+/// The cost of a request for a rule. An estimate is at least 1, because a request that states 0 still has an actual
+/// cost.
 #[inline(always)]
 fn rule_cost(rule: &CompiledRule, said: Option<u64>) -> u64 {
     let cost = said.unwrap_or(rule.default_cost);

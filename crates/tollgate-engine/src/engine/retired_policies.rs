@@ -1,17 +1,17 @@
-//! Policies that a reload has put out of force, and that a decision may still read: they are dropped by the next
-//! reload, not by the last decision. Ten thousand rules take milliseconds to drop, and no decision should.
+//! Policies that a reload has replaced, and that a decision may still read. The next reload drops them, not the last
+//! decision: ten thousand rules take milliseconds to drop, and no decision should.
 
 use std::sync::Arc;
 use std::thread;
 
-/// How many are kept while they are still read. A verdict that is held for longer than so many
-/// reloads drops its policy itself.
+/// How many replaced policies are kept while they are read. A decision that is held across more reloads drops its
+/// policy itself.
 const MAX_RETIRED: usize = 4;
-/// How often a reload lets other threads run before it leaves what they read to the next reload. A decision that has
-/// a core ends meanwhile.
+/// How often a reload yields before it leaves a policy in use to the next reload. A running decision ends in that
+/// time.
 const MAX_YIELDS: u32 = 100;
 
-/// Values that are out of force, from the oldest.
+/// Replaced values, the oldest first.
 #[derive(Debug)]
 pub(super) struct RetiredPolicies<T>(Vec<Arc<T>>);
 
@@ -20,11 +20,11 @@ impl<T> RetiredPolicies<T> {
         Self(Vec::new())
     }
 
-    /// Takes a value that can't be got any more, and drops here those that are no longer held.
+    /// Takes a replaced value, and drops those that nothing references any more.
     pub(super) fn retire(&mut self, old: Arc<T>) {
         self.0.push(old);
         for _ in 0..MAX_YIELDS {
-            // The only holder sees all that the others did before they let go of it.
+            // `get_mut` synchronizes with the drops of other references, unlike `strong_count`.
             self.0.retain_mut(|old| Arc::get_mut(old).is_none());
             if self.0.is_empty() {
                 return;
@@ -43,7 +43,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts those that were dropped.
+    /// Counts drops.
     struct Counted<'a>(&'a AtomicUsize);
 
     impl Drop for Counted<'_> {

@@ -1,19 +1,19 @@
-//! Which keys a rule is enforced for, if not for all: the same in every process and after every start, and more of
-//! them as the part grows.
+//! The keys for which a rule is enforced during a rollout: the same in every process and after every start, and a
+//! larger percentage keeps those of a smaller one.
 
 use crate::limits::RequestKey;
 use crate::policy::{Mode, Rule};
 
-/// A part of a rule's keys.
+/// The part of a rule's keys for which it is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rollout {
     pub(crate) percent: u8,
-    /// Of the rule's name, so that it isn't the same users whom every rule is tried on.
+    /// A hash of the rule's name, so that different rules are tried on different users.
     salt: u64,
 }
 
 impl Rollout {
-    /// None if the rule is enforced for all keys, or for none.
+    /// `None` if the rule is enforced for all keys, or for none.
     pub(crate) fn from_rule(rule: &Rule, mode: Mode) -> Option<Self> {
         let is_part = mode == Mode::Enforce && rule.enforced_percent < 100;
         is_part.then(|| Self {
@@ -22,7 +22,7 @@ impl Rollout {
         })
     }
 
-    /// What the rule is for one key.
+    /// The rule's mode for one key.
     pub(crate) fn mode_for_key(self, key: &RequestKey<'_>) -> Mode {
         if self.percentile(key) < self.percent {
             Mode::Enforce
@@ -31,7 +31,7 @@ impl Rollout {
         }
     }
 
-    /// Where a key stands among a hundred.
+    /// The position of a key, from 0 to 99.
     fn percentile(self, key: &RequestKey<'_>) -> u8 {
         let mut hash = self.salt;
         key.write_bytes(&mut |bytes| hash = hash_bytes(hash, bytes));
@@ -40,7 +40,7 @@ impl Rollout {
     }
 }
 
-/// FNV-1a, which is the same everywhere and for ever: nobody gains by a collision here.
+/// FNV-1a, which gives the same hash everywhere and forever. A collision gains an attacker nothing here.
 const START: u64 = 0xcbf2_9ce4_8422_2325;
 const FACTOR: u64 = 0x0100_0000_01b3;
 
@@ -49,7 +49,7 @@ fn hash_bytes(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, fold)
 }
 
-/// Spreads all bits over the upper ones, by which a key is placed.
+/// Spreads all bits over the upper ones, which determine the position.
 fn mix_bits(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,4 +1,4 @@
-//! A policy, compiled: what a request is matched against, and which limits that leads to.
+//! A compiled policy: the matcher, and the limits of each rule.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -33,12 +33,13 @@ pub(crate) use compiled_rule::{CompiledRule, RuleLimits};
 pub use policy_error::PolicyError;
 pub(crate) use tiers::{TIERS, TierMatch, Tiers};
 
-/// A policy in force. It holds no state but that of gates.
+/// A policy in force. Its only state is that of gates.
 #[derive(Debug)]
 pub(crate) struct CompiledPolicy {
-    /// Blocked requests, then exempt ones, then the rules that aren't off.
+    /// Matches block entries, then exempt entries, then the rules that aren't off: in this order they are numbered.
     pub(crate) matcher: Matcher,
-    /// How many of the facts, from the first on, are values: of keys, costs, tiers and classes. Others are only compared.
+    /// How many facts, from the first on, are used as values, in keys, costs, tiers and classes. The others are only
+    /// compared.
     pub(crate) value_facts: usize,
     pub(crate) exempt_count: usize,
     pub(crate) block_count: usize,
@@ -47,35 +48,35 @@ pub(crate) struct CompiledPolicy {
     pub(crate) tiers: Tiers,
     /// Envoy's domains.
     pub(crate) trees: Trees,
-    /// Domains that rules are for.
+    /// The domains of rules.
     pub(crate) domains: RuleDomains,
     pub(crate) mode: Mode,
     pub(crate) near_limit_percent: u8,
-    /// Whether any rule takes the place of others.
+    /// Whether any rule replaces others.
     pub(crate) has_replacements: bool,
     /// Whether any rule lets requests wait.
     pub(crate) has_waiting_rules: bool,
-    /// Whether a backend's answer isn't all there is to it: any rule lets requests wait, or has a gate.
+    /// Whether the backend's answer isn't the whole decision, because a rule lets requests wait, or has a gate.
     pub(crate) needs_engine_checks: bool,
     /// Whether any rule warms up, or did.
     pub(crate) has_warm_up: bool,
-    /// Which limits are kept in which state.
+    /// The counter of each limit.
     pub(crate) counters: Counters,
-    /// Gates of rules that it doesn't have.
+    /// Gates of earlier policies' rules, kept in case a rule returns.
     pub(crate) retired_gates: RetiredGates,
-    /// Requests that met no rule, while none is known to have met one.
+    /// Counts requests that no rule matched, until one matches.
     pub(crate) unmatched_requests: FirstHundred,
-    /// Tells this policy from those before it.
+    /// The number of this policy among the engine's.
     pub(crate) version: u64,
     /// When it came into force, by the wall clock.
     pub(crate) active_since: Timestamp,
-    /// What operators have ordered beside it.
+    /// The overrides that apply to it.
     pub(crate) overrides: PolicyOverrides,
     pub(crate) policy: Arc<Policy>,
 }
 
 impl CompiledPolicy {
-    /// Counts what its limiters decide from now on.
+    /// Counts the decisions of its limiters from now on.
     pub(crate) fn assign_tallies(&mut self, tallies: &Tallies) {
         let names: Vec<_> = self.limiters().map(|(name, _)| name).collect();
         let mut rows = tallies.rows(&names).into_iter();
@@ -93,7 +94,7 @@ impl CompiledPolicy {
         applied.chain(leaves.map(|(leaf, limits)| (leaf.to_string(), limits)))
     }
 
-    /// What a request has of the facts that are asked for. A decision fills it in place instead.
+    /// The values of the facts that the policy reads. A decision fills them in place instead, to avoid the move.
     pub(crate) fn look_up_facts<'a>(&'a self, facts: &'a Facts<'a>) -> FactValues<'a, 'a> {
         let mut known = FactValues::new(&self.matcher.slots, facts);
         known.look_up();
@@ -101,7 +102,7 @@ impl CompiledPolicy {
         known
     }
 
-    /// Makes them ready to come into force after others, if the backend can keep all limits.
+    /// Prepares the policy to follow another, if the backend supports all limits.
     pub(crate) fn activate(
         &mut self,
         before: Option<&Self>,
@@ -114,7 +115,7 @@ impl CompiledPolicy {
         Ok(())
     }
 
-    /// Whether a backend can keep all limits.
+    /// Whether the backend supports all limits.
     fn check_backend_support(&self, backend: &impl Backend) -> Result<(), PolicyError> {
         for (rule, limits) in self.limiters() {
             for limit in limits {
@@ -127,7 +128,7 @@ impl CompiledPolicy {
     }
 }
 
-/// Where limits are counted, and how they are kept in a store.
+/// The counter of limits, and how a store keeps them.
 struct LimitPlacement<'a> {
     counter: &'a str,
     sharing: Sharing,
@@ -138,7 +139,8 @@ struct LimitPlacement<'a> {
 }
 
 impl<'a> LimitPlacement<'a> {
-    /// Of a rule, in this counter; whether others that share it settle its costs.
+    /// The placement of a rule's limits in this counter. `is_settled_elsewhere` states whether other rules that share
+    /// the counter settle estimates.
     fn of(rule: &'a Rule, counter: &'a str, is_settled_elsewhere: bool) -> Self {
         Self {
             counter,
@@ -152,7 +154,7 @@ impl<'a> LimitPlacement<'a> {
 
     fn apply_to(&self, limit: Limit) -> Result<Limit, LimitError> {
         let counting = match (self.counting, limit.kind()) {
-            // Only rates are leased.
+            // Only rates can be leased.
             (Counting::Leased, LimitKind::Quota(_) | LimitKind::Concurrency(_)) => Counting::Exact,
             (counting, _) => counting,
         };
@@ -165,23 +167,23 @@ impl<'a> LimitPlacement<'a> {
     }
 }
 
-/// What a policy follows.
+/// The state that a policy continues from.
 #[derive(Clone, Copy)]
 pub(crate) enum PreviousState<'a> {
-    /// Nothing: the engine is new.
+    /// A new engine: there is no state.
     Nothing,
-    /// Another policy.
+    /// The previous policy of the engine.
     Rules(&'a CompiledPolicy),
-    /// What a process before this one counted. Its policy isn't known, so what warms up begins anew.
+    /// The counters of a previous process. Its policy isn't known, so rules warm up anew.
     Counters(&'a Counters),
 }
 
-/// What rules of a policy are compiled with.
+/// The context in which the rules of a policy are compiled.
 struct PolicyCompiler<'a> {
-    /// The rules in force so far, and the time.
+    /// The previous rules, and the time.
     before: Option<&'a CompiledPolicy>,
     now: Timestamp,
-    /// Names of shared counters that some rule estimates costs of.
+    /// Names of shared counters for which some rule settles estimates.
     settled: HashSet<String>,
     slots: FactIndex,
     keys: HashMap<String, KeyPlan, FixedState>,
@@ -189,7 +191,7 @@ struct PolicyCompiler<'a> {
 }
 
 impl CompiledPolicy {
-    /// Compiles a policy, to follow another.
+    /// Compiles a policy that follows another state.
     pub(crate) fn new(
         policy: Policy,
         follows: PreviousState<'_>,
@@ -224,6 +226,7 @@ impl CompiledPolicy {
         let (exempt, block) = exempt_and_block_lists(&policy);
         let matches = on.iter().map(|rule| &rule.matches);
         let matches = block.iter().chain(exempt).chain(matches);
+        // Facts of keys, costs, tiers and classes are numbered by now. The matcher appends those of conditions.
         let values = draft.slots.names().len();
         let matcher = Matcher::with_slots(matches, draft.slots)?;
         draft.counters.retire_unused();
@@ -253,7 +256,7 @@ impl CompiledPolicy {
     }
 }
 
-/// The number of each rule among those that are on, by its name; none of one that is off. No two rules may have one name.
+/// The number of each rule among those that are on, by name, and `None` for one that is off. Names must be unique.
 fn numbers_by_name<'p>(
     all: &'p [Rule],
     on: &[&'p Rule],
@@ -272,7 +275,7 @@ fn numbers_by_name<'p>(
     Ok(numbers)
 }
 
-/// The lists of what is exempt and blocked, if the policy isn't off.
+/// The exempt and block lists. Empty if the policy is off.
 fn exempt_and_block_lists(policy: &Policy) -> (&[MatchConditions], &[MatchConditions]) {
     match policy.mode {
         Mode::Off => (&[], &[]),
@@ -280,7 +283,7 @@ fn exempt_and_block_lists(policy: &Policy) -> (&[MatchConditions], &[MatchCondit
     }
 }
 
-/// What a rule's counters keep of estimates: all that count in one keep the same.
+/// Which estimates a rule's counter keeps: all rules that share it keep the same.
 fn estimates(cost: &Cost, others: bool) -> Estimates {
     match cost.settle {
         Some(settle) => Estimates::Own(settle),
@@ -289,7 +292,7 @@ fn estimates(cost: &Cost, others: bool) -> Estimates {
     }
 }
 
-/// An error of the rates of a rule.
+/// Maps an error of a rule's rates.
 fn rate_error(rule: &str) -> impl Fn(LimitError) -> PolicyError {
     move |error| PolicyError::Rate {
         rule: rule.to_owned(),
@@ -307,7 +310,7 @@ impl PolicyCompiler<'_> {
         let mut replaces = Vec::new();
         for name in &rule.replaces {
             match numbers.get(name.as_str()) {
-                // A rule that is off has nothing to replace.
+                // A rule that is off needs no replacement.
                 Some(number) => replaces.extend(*number),
                 None => {
                     return Err(PolicyError::UnknownRule {
@@ -331,7 +334,7 @@ impl PolicyCompiler<'_> {
         })
     }
 
-    /// Compiles what a rule limits, and by which keys.
+    /// Compiles the limits and keys of a rule.
     fn compile_limits(
         &mut self,
         rule: &Rule,
@@ -375,10 +378,10 @@ impl PolicyCompiler<'_> {
         })
     }
 
-    /// What stands beside the rates of a rule that comes into force, or has not long ago. One that was there already
-    /// when it was told to warm up is warm.
+    /// The temporary limits of a rule that comes into force, or did recently. A rule that was in force before it got
+    /// its `warm_up` is warm already.
     fn compile_warm_up(&mut self, rule: &Rule) -> Result<Option<Box<WarmUp>>, PolicyError> {
-        // What is unlimited has no rate to grow.
+        // An unlimited rule has no rate to warm up.
         let Some(length) = rule.warm_up.filter(|_| !rule.limits.unlimited) else {
             return Ok(None);
         };
@@ -443,7 +446,7 @@ impl PolicyCompiler<'_> {
     }
 }
 
-/// The state that a rule counts in.
+/// The name of a rule's counter, and how it is shared.
 pub(crate) fn counter_of(rule: &Rule) -> (String, Sharing) {
     match &rule.shared {
         Some(shared) => (format!("shared/{shared}"), Sharing::Shared),
@@ -451,12 +454,12 @@ pub(crate) fn counter_of(rule: &Rule) -> (String, Sharing) {
     }
 }
 
-/// The same of a limit for descriptors.
+/// The name of the counter of a limit for descriptors.
 pub(crate) fn counter_of_leaf(leaf: &CompiledLimit) -> String {
     format!("descriptor/{}", leaf.counter_name())
 }
 
-/// What there is to count of a rule or a tier, in one order.
+/// The limits of a rule or a tier, in a fixed order.
 pub(crate) fn limit_kinds(limits: &Limits, algorithm: Algorithm) -> Vec<LimitKind> {
     if limits.unlimited {
         return Vec::new();
@@ -473,16 +476,16 @@ pub(crate) fn limit_kinds(limits: &Limits, algorithm: Algorithm) -> Vec<LimitKin
         .collect()
 }
 
-/// The domains that rules are for.
+/// The domains of rules.
 #[derive(Debug, Default)]
 pub(crate) struct RuleDomains {
-    /// A rule is for domains that aren't named one by one.
+    /// Whether a rule matches domains that it doesn't name one by one.
     any: bool,
     named: BTreeSet<Box<str>>,
 }
 
 impl RuleDomains {
-    /// Those of a policy's rules.
+    /// The domains of a policy's rules.
     pub(crate) fn of(policy: &Policy) -> Self {
         let is_on = |rule: &&Rule| rule.mode != Mode::Off;
         let has_none = policy.rules.is_empty() && policy.domains.is_empty();
@@ -510,7 +513,7 @@ impl RuleDomains {
         }
     }
 
-    /// Whether a rule may be for requests of this domain.
+    /// Whether a rule may match requests of this domain.
     pub(crate) fn has(&self, domain: &str) -> bool {
         self.any || self.named.contains(domain)
     }

@@ -1,7 +1,7 @@
-//! An engine in memory that goes on where another process stopped: what it writes down, and how it is read.
+//! Snapshots: an engine in memory that continues where another process stopped.
 //!
-//! Keys are known by fingerprints and counters by numbers, both of one process alone. So its seeds and numbers are written
-//! with the tables, into one file: none of them is of use without the others.
+//! The fingerprints of keys and the numbers of counters are valid in one process only. So the seeds and numbers are
+//! written with the tables into one file: none is of use without the others.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -20,12 +20,12 @@ use crate::policy::Policy;
 
 /// The version of the section.
 const VERSION: u64 = 3;
-/// The one before, which is read too: its orders say neither what they did nor more than one rate.
+/// The previous version, which is read too. Its overrides have no use count, and one rate at most.
 const PREVIOUS_VERSION: u64 = 2;
-/// The counter of limits that proxies ask for, whatever the policy.
+/// The counter of limits that proxies send, which is the same under every policy.
 const REQUESTED_COUNTER: u64 = u64::MAX;
 
-/// What is known beside a snapshot when an engine goes on from it.
+/// What is known beside a snapshot when an engine is restored.
 ///
 /// ```
 /// use tollgate_engine::RestoreOptions;
@@ -34,14 +34,14 @@ const REQUESTED_COUNTER: u64 = u64::MAX;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreOptions<'a> {
-    /// The file that [quotas](MemoryBuilder::quota_file) are kept in; without, they begin anew.
+    /// The file with the [quotas](MemoryBuilder::quota_file). Without it, quotas start again.
     pub quotas: Option<&'a Path>,
-    /// What the wall clock would show now had nobody set it since the snapshot, if that is known. It tells how much of
-    /// rates has come back.
+    /// The time that the wall clock would show now if it hadn't been set since the snapshot, if that is known. It
+    /// determines how much rates have refilled.
     pub unset_wall: Option<Timestamp>,
 }
 
-/// What an engine went on with.
+/// What an engine has restored.
 ///
 /// ```
 /// use tollgate_engine::RestoreReport;
@@ -51,16 +51,17 @@ pub struct RestoreOptions<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestoreReport {
-    /// Keys of rates that are active still, and go on.
+    /// The number of keys of rates that are still active, and continue.
     pub keys: u64,
-    /// Keys that are active still and found no slot: there is less room than in the engine that was saved.
+    /// The number of active keys that found no room, because the tables are smaller than those of the saved engine.
     pub dropped_keys: u64,
-    /// The rates that the policy has no more, or counts by another algorithm, in order: `rule/`, `tier/` or another sort,
-    /// and the name. What their keys have spent is kept until they are idle: a policy that has such a limit again goes on with it.
+    /// The rates that the policy has no more, or counts by another algorithm, in order: `rule/`, `tier/` or another
+    /// kind, and the name. What their keys have spent is kept until they are idle, for a policy that has such a limit
+    /// again.
     pub retired: Vec<String>,
 }
 
-/// Why an engine couldn't go on from a snapshot.
+/// Why an engine can't be restored from a snapshot.
 ///
 /// ```
 /// use tollgate_engine::RestoreError;
@@ -76,9 +77,9 @@ pub enum RestoreError {
     /// The snapshot can't be used.
     #[from]
     Snapshot(SnapshotError),
-    /// What the policy says can't be done, whatever the snapshot.
+    /// The policy is rejected, independent of the snapshot.
     Policy(PolicyError),
-    /// The quotas' file can't be used, whatever the snapshot.
+    /// The quotas' file can't be used, independent of the snapshot.
     Quotas(FileError),
 }
 
@@ -92,7 +93,7 @@ impl std::error::Error for RestoreError {
     }
 }
 
-/// Writes down what outlives the process, and says how many keys of rates that are.
+/// Writes everything that outlives the process, and returns the number of keys of rates.
 pub(super) fn save_engine<C: Clock + 'static, W: Clock + 'static>(
     pipeline: &Pipeline<Memory<C, W>>,
     file: &mut SnapshotWriter,
@@ -101,12 +102,13 @@ pub(super) fn save_engine<C: Clock + 'static, W: Clock + 'static>(
     file.words(&pipeline.hashers.seeds())?;
     file.words(&pipeline.hashers.probes())?;
     pipeline.rules.load().counters.save(file)?;
+    // Cloned, so that nobody waits for the lock while the file is written.
     let book = pipeline.lock_overrides().clone();
     book.save(file, pipeline.clocks.wall.now())?;
     pipeline.backend.save(file)
 }
 
-/// Goes on with what was written down.
+/// Restores what [`save_engine`] wrote.
 pub(super) fn restore_engine<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     policy: Policy,
     builder: MemoryBuilder<C, W>,

@@ -1,4 +1,4 @@
-//! What is counted of a verdict, and by which limiter.
+//! Counts decisions by limiter.
 
 use super::request_match::{RequestMatch, TreeMatch};
 use super::rules::CompiledPolicy;
@@ -12,7 +12,8 @@ use crate::policy::Mode;
 use crate::verdict::{DecidedBy, DecisionBasis, DenyReason, is_near_limit};
 
 impl Tallies {
-    /// A request that passed: each rule in force that applied to it, and the one that decided if it is near its limit.
+    /// Counts an allowed request: for each enforced rule that applied, and for the one that decided if its limit is
+    /// nearly used up.
     #[inline]
     pub(super) fn count_passed(
         &self,
@@ -35,7 +36,7 @@ impl Tallies {
         }
     }
 
-    /// One that no rule in force was for, or that some in shadow were.
+    /// Counts an allowed request that no enforced rule matched, or that rules in shadow mode would have denied.
     #[cold]
     fn count_passed_without_rule(
         &self,
@@ -57,7 +58,7 @@ impl Tallies {
         }
     }
 
-    /// A rule in shadow that would have let the request pass.
+    /// Counts a request that a rule in shadow mode would have allowed.
     pub(super) fn count_shadow_passed(&self, rules: &CompiledPolicy, number: u32, answer: &Answer) {
         let row = rules.rules[number as usize].tally_row;
         self.add(row, ALLOWED);
@@ -66,7 +67,7 @@ impl Tallies {
         }
     }
 
-    /// A request that was refused, by what decided.
+    /// Counts a denied request by its cause.
     #[cold]
     pub(super) fn count_denied(&self, rules: &CompiledPolicy, said: &DecisionBasis) {
         self.add_refused();
@@ -77,7 +78,7 @@ impl Tallies {
         );
     }
 
-    /// A request that has more of something than is taken.
+    /// Counts a request that exceeds a bound.
     #[cold]
     pub(super) fn count_excess(&self, mode: Mode, counts_request: bool) {
         let column = match mode {
@@ -94,19 +95,19 @@ impl Tallies {
     }
 }
 
-/// What a request of descriptors came to.
+/// The outcome of one descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DescriptorOutcome {
-    /// It passed, by this and by all others.
+    /// The request was allowed.
     Passed { near_limit: bool },
-    /// This refused it.
+    /// This descriptor denied the request.
     Denied(DenyReason),
-    /// This would have, but is in shadow, or others of its quota have room.
+    /// This descriptor would have denied the request, but is in shadow mode, or others in quota mode have room.
     InShadow,
 }
 
 impl Tallies {
-    /// What the limit of one descriptor said.
+    /// Counts the outcome of one descriptor.
     pub(super) fn count_descriptor(
         &self,
         rules: &CompiledPolicy,
@@ -132,7 +133,7 @@ impl Tallies {
         }
     }
 
-    /// No descriptor of a request met a limit, or all that did were let through by operators.
+    /// Counts a request whose descriptors have no limit, or whose limits were all bypassed.
     pub(super) fn count_unmatched(&self, rules: &CompiledPolicy, found: &[LookupResult<'_>]) {
         let row = if rules.trees.has_limits(found) {
             BYPASS

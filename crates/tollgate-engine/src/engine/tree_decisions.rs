@@ -1,4 +1,4 @@
-//! Requests of descriptors: decided by trees alone, together with the rules, or before them.
+//! Decides requests of descriptors: by trees alone, together with the rules, or before them.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::facts::{Descriptor, Facts};
 use crate::policy::{Charging, Mode};
 use crate::verdict::{DenyReason, Permits, RequestDecision};
 
-/// Why trees that are asked alone have an outcome.
+/// The reason why trees that decide alone always have an outcome.
 const NO_RULE: &str = "no rule is asked that could deny it";
 
 /// How trees report a request that the rules count.
@@ -33,7 +33,8 @@ fn before_rules(request: &Request<'_>) -> ReportOptions {
 }
 
 impl<B: Backend> Pipeline<B> {
-    /// Decides a request by its descriptors: alone, or in a trial together with the rules. None if a rule denies it.
+    /// Decides a request by its descriptors: alone, or in an attempt together with the rules. `None` if a rule denies
+    /// it.
     pub(super) async fn decide_trees(
         &self,
         input: TreeInput<'_>,
@@ -52,7 +53,7 @@ impl<B: Backend> Pipeline<B> {
         Ok(decided.await?.map(|(outcome, _)| outcome))
     }
 
-    /// The same of a request that was matched, and what its trees were charged.
+    /// Decides a request that was matched, and also returns what its trees were charged.
     async fn decide_matched<'m, 'a>(
         &self,
         trees: TreeRequest<'m, 'a>,
@@ -64,7 +65,7 @@ impl<B: Backend> Pipeline<B> {
         let is_first = together
             .as_ref()
             .is_none_or(|(trial, _)| trial.position.is_none());
-        // One that waits and asks again is the same request.
+        // A later attempt from a queue is the same request.
         if is_first {
             (self.recorder).record_tree_match(rules, request, met);
             for refund in met.iter().flatten().filter_map(|met| met.refund_checks()) {
@@ -82,11 +83,12 @@ impl<B: Backend> Pipeline<B> {
                 }
             }
             Some((trial, tried)) => {
-                // A policy that charges each since the request began to wait would charge it again with every attempt.
+                // A policy may have been reloaded to `charging: each` while the request waited. Then each further
+                // attempt would charge it again.
                 charge.charging = Charging::AllOrNone;
                 self.decide_once(trial, tried, Some(&mut charge)).await?;
                 if !tried.said.is_allowed {
-                    // A rule denies it, so nothing was charged to the trees.
+                    // A rule denies the request, so the trees were charged nothing.
                     return Ok(None);
                 }
             }
@@ -111,8 +113,8 @@ impl<B: Backend> Pipeline<B> {
         Ok(Some((outcome, decided)))
     }
 
-    /// Decides a request by trees and rules: together, unless its domain charges each limit by itself, or it has too many
-    /// descriptors.
+    /// Decides a request by trees and rules: together, unless its domain charges each limit by itself, or it has too
+    /// many descriptors.
     pub(super) async fn decide_combined<'f>(
         &self,
         on: DecideOptions<'_>,
@@ -130,7 +132,7 @@ impl<B: Backend> Pipeline<B> {
             }
             (by_trees, request.trees) = (first.findings, first.tree_match);
         } else if charging == Charging::Each && !on.lacks_facts_for(&now.rules) {
-            // In a box: few domains do, and every connection has room for the largest step.
+            // Boxed, because few domains do this, and every connection's future has room for the largest step.
             let deciding = Box::pin(self.charge_trees_first(on, facts, request, descriptors, now));
             return deciding.await;
         } else {
@@ -140,8 +142,8 @@ impl<B: Backend> Pipeline<B> {
         self.decide_by_rules(on, facts, request, by_trees).await
     }
 
-    /// Decides a request by its trees, and then by the rules. If those don't answer, the trees get back what they charged; a
-    /// denial by a rule keeps it.
+    /// Decides a request by its trees, and then by the rules. If the rules don't answer, the trees' charges are
+    /// refunded. If a rule denies, they stay.
     async fn charge_trees_first<'f>(
         &self,
         on: DecideOptions<'_>,
@@ -224,7 +226,7 @@ impl<B: Backend> Pipeline<B> {
         ))
     }
 
-    /// What trees decide of a request that has no more of anything than is taken.
+    /// Decides a request by trees alone, and denies one that exceeds a bound.
     pub(super) async fn decide_by_trees_alone(
         &self,
         now: &ActivePolicy,
@@ -239,7 +241,7 @@ impl<B: Backend> Pipeline<B> {
         Ok(outcome.expect(NO_RULE))
     }
 
-    /// What trees need of a request.
+    /// The input of the trees for a request.
     pub(super) fn tree_input<'a>(
         &'a self,
         rules: &'a CompiledPolicy,
@@ -269,7 +271,7 @@ impl<B: Backend> Pipeline<B> {
         Some(BoundExceeded::Entry { bytes, most })
     }
 
-    /// The answer to a request that has too much of something.
+    /// The outcome of a request that exceeds a bound.
     #[cold]
     pub(super) fn exceeded(
         &self,

@@ -1,4 +1,4 @@
-//! What came of a request: whether it passes, which rule said so, and what it holds meanwhile.
+//! The decision about a request: whether it is allowed, which rule decided, and what the request holds while it runs.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ pub use tollgate::DenyReason;
 
 pub(crate) use cause::{DecidedBy, deny_reason};
 
-/// What came of a request: it passes and holds what it takes, or it is refused.
+/// The decision about a request: allowed, with the permits that it holds, or denied.
 ///
-/// Match on it, and keep what passed for as long as the request runs: slots of concurrency limits are given
-/// back when it is dropped. Either way it tells [why](DecisionDetails).
+/// Match on it, and keep an allowed request for as long as it runs: dropping it releases the permits of its
+/// concurrency limits. Either variant gives the [details](DecisionDetails).
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -45,24 +45,24 @@ pub(crate) use cause::{DecidedBy, deny_reason};
 ///         // The request runs here, or in a task that `passed.into_permits()` is moved into.
 ///         drop(passed);
 ///     }
-///     RequestDecision::Denied(refused) => println!("429: {}", refused.cause()),
+///     RequestDecision::Denied(denied) => println!("429: {}", denied.cause()),
 /// }
-/// let RequestDecision::Denied(refused) = engine.decide(&facts) else { panic!("the second in a minute") };
-/// assert_eq!(refused.cause(), Cause::Rule("per-user"));
-/// assert_eq!(refused.key().expect("by user").to_string(), "user=42");
-/// assert_eq!(refused.decision().wait_or_max().as_secs(), 60);
+/// let RequestDecision::Denied(denied) = engine.decide(&facts) else { panic!("the second in a minute") };
+/// assert_eq!(denied.cause(), Cause::Rule("per-user"));
+/// assert_eq!(denied.key().expect("by user").to_string(), "user=42");
+/// assert_eq!(denied.decision().wait_or_max().as_secs(), 60);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
 pub enum RequestDecision<'f> {
-    /// The request may pass.
+    /// The request is allowed.
     Allowed(AllowedRequest<'f>),
-    /// It may not, and was charged nothing.
+    /// The request is denied, and was charged nothing.
     Denied(DeniedRequest<'f>),
 }
 
-/// A request that may pass, with what it holds while it runs.
+/// An allowed request, with what it holds while it runs.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -83,7 +83,7 @@ pub enum RequestDecision<'f> {
 #[must_use = "what passed gives back its slots when it is dropped"]
 pub struct AllowedRequest<'f>(DecisionDetails<'f>);
 
-/// A request that may not pass.
+/// A denied request.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -94,52 +94,53 @@ pub struct AllowedRequest<'f>(DecisionDetails<'f>);
 /// # let text = "block: [{ip: 203.0.113.0/24}]";
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new().with("ip", "203.0.113.7");
-/// let RequestDecision::Denied(refused) = engine.decide(&facts) else { panic!("it is blocked") };
-/// assert_eq!(refused.cause().to_string(), "block[0]");
+/// let RequestDecision::Denied(denied) = engine.decide(&facts) else { panic!("it is blocked") };
+/// assert_eq!(denied.cause().to_string(), "block[0]");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(derive_more::Debug)]
 #[debug("{_0:?}")]
 pub struct DeniedRequest<'f>(DecisionDetails<'f>);
 
-/// What was said about a request, or what is said so far.
+/// The state of a decision, complete or in progress.
 pub(crate) struct DecisionBasis {
     pub(crate) is_allowed: bool,
     pub(crate) rule_decision: RuleDecision,
     pub(crate) permits: Permits,
-    /// What rules in shadow would have refused.
+    /// What rules in shadow mode would have denied.
     pub(crate) shadows: InlineVec<RuleDecision, 2>,
     pub(crate) unavailable: Option<StoreUnavailable>,
-    /// When, if a rule that warms up may have decided.
+    /// The time of the decision, if a rule that warms up may have made it.
     pub(crate) decided_at: Option<Timestamp>,
-    /// What was ordered of the rule that decided.
+    /// The limit override of the rule that decided.
     pub(crate) limit_override: Option<Arc<LimitOverride>>,
-    /// The order that refused it.
+    /// The override that blocked the request.
     pub(crate) block_id: Option<u64>,
-    /// It might have waited, but as many wait as may.
+    /// The request could have waited, but the queues are full.
     pub(crate) is_queue_full: bool,
-    /// Each limit in force, if that was asked for and there are several.
+    /// Each limit in force, if the caller wants them listed and there are several.
     pub(crate) limits: Option<Box<[ListedLimit]>>,
 }
 
-/// What a limit in force said of a request.
+/// The decision of one limit in force.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedLimit {
     pub(crate) by: DecidedBy,
     pub(crate) kind: LimitKind,
     pub(crate) decision: Decision,
-    /// What the request costs there.
+    /// The cost of the request under this limit.
     pub(crate) cost: u64,
 }
 
 impl ListedLimit {
-    /// The smallest is the most urgent: a limit that denies, the longest wait first; then the one with the fewest such requests
-    /// left. Permits come back by themselves, so those of a limit that doesn't deny are last.
+    /// Sorts limits, the most urgent first: those that deny, by the longest wait, then those with the fewest such
+    /// requests remaining. Permits are released by themselves, so concurrency limits that allow come last.
     pub(crate) fn urgency(&self) -> (u8, Duration, u64) {
         let left = self.decision.remaining / self.cost;
         match (self.decision.is_allowed(), &self.kind) {
             (false, _) => (
                 0,
+                // Inverted, so that the longest wait sorts first.
                 Duration::MAX.saturating_sub(self.decision.wait_or_max()),
                 left,
             ),
@@ -167,21 +168,21 @@ impl Default for DecisionBasis {
     }
 }
 
-/// A decision, and what made it by number: a rule, a list or an operator's order.
+/// A decision, and its cause by number: a rule, a list entry or an override.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleDecision {
     pub(crate) by: DecidedBy,
-    /// Of the key by which it was decided.
+    /// The fingerprint of the key that was charged.
     pub(crate) fingerprint: [u64; 2],
-    /// The set of facts by which it was decided.
+    /// The set of facts that the decision is for.
     pub(crate) facts_set: u32,
-    /// Of the limit that decided; none has zero.
+    /// The number of the limit that decided, or zero if none did.
     pub(crate) limit: u64,
     pub(crate) decision: Decision,
 }
 
 impl<'f> RequestDecision<'f> {
-    /// What passed; none if it was refused.
+    /// The allowed request. `None` if it was denied.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -193,7 +194,7 @@ impl<'f> RequestDecision<'f> {
     /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
     /// if let Some(passed) = engine.decide(&facts).allowed() {
-    ///     // It holds the only slot until the end of the block.
+    ///     // It holds the only permit until the end of the block.
     ///     assert!(engine.decide(&facts).denied().is_some());
     ///     # drop(passed);
     /// }
@@ -206,7 +207,7 @@ impl<'f> RequestDecision<'f> {
         }
     }
 
-    /// What was refused; none if it passed.
+    /// The denied request. `None` if it was allowed.
     pub fn denied(&self) -> Option<&DeniedRequest<'f>> {
         match self {
             Self::Allowed(_) => None,
@@ -214,13 +215,13 @@ impl<'f> RequestDecision<'f> {
         }
     }
 
-    /// Of a request that nothing was said of so far: it passes.
+    /// A decision that allows the request until more is known.
     #[inline]
     pub(crate) fn new(findings: DecisionDetails<'f>) -> Self {
         Self::Allowed(AllowedRequest(findings))
     }
 
-    /// What is told of it, to be filled in; then [settled](Self::settled).
+    /// The details, to be filled in. [`into_settled`](Self::into_settled) then picks the variant.
     #[inline]
     pub(crate) fn findings_mut(&mut self) -> &mut DecisionDetails<'f> {
         match self {
@@ -230,7 +231,7 @@ impl<'f> RequestDecision<'f> {
         }
     }
 
-    /// As what was filled in says.
+    /// Picks the variant by the details that were filled in.
     #[inline]
     pub(crate) fn into_settled(self) -> Self {
         match self {
@@ -243,12 +244,13 @@ impl<'f> RequestDecision<'f> {
 }
 
 impl AllowedRequest<'_> {
-    /// What holds the slots and estimates of the request while it runs. It borrows nothing, so it may be moved into a task.
+    /// The permits and estimates that the request holds while it runs. They borrow nothing, so they can move into a
+    /// task.
     pub fn into_permits(self) -> Permits {
         self.0.decision_data.permits
     }
 
-    /// The same, while what was said is still to be told; none if it holds nothing.
+    /// Takes the permits out, and leaves the details readable. `None` if the request holds nothing.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -260,7 +262,7 @@ impl AllowedRequest<'_> {
     /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
     /// let RequestDecision::Allowed(mut passed) = engine.decide(&facts) else { panic!("the first") };
-    /// let permits = passed.take_permits().expect("a slot");
+    /// let permits = passed.take_permits().expect("a permit");
     /// assert_eq!(passed.decision().remaining, 0);
     /// assert!(passed.take_permits().is_none());
     /// # drop(permits);
@@ -272,7 +274,7 @@ impl AllowedRequest<'_> {
         (!own.is_empty()).then(|| std::mem::take(own))
     }
 
-    /// Holds these permits as well, as shadows are held: beside its own.
+    /// Adds permits of rules in shadow mode to those of the request.
     pub(crate) fn hold_permits(&mut self, permits: Permits) {
         self.0.decision_data.permits.hold(permits.0);
     }
@@ -306,7 +308,7 @@ impl<'f> Deref for DeniedRequest<'f> {
     }
 }
 
-/// For how many keys in a hundred what is in this mode is enforced.
+/// The percentage of keys for which a rule in this mode is enforced.
 pub(crate) const fn percent_of(mode: Mode) -> u8 {
     match mode {
         Mode::Enforce => 100,
@@ -314,7 +316,7 @@ pub(crate) const fn percent_of(mode: Mode) -> u8 {
     }
 }
 
-/// Whether something passed, and of its limit as much is used as these percents.
+/// Whether the request is allowed, and at least this percentage of its limit is used.
 pub(crate) fn is_near_limit(decision: &Decision, percent: u8) -> bool {
     let Decision {
         limit, remaining, ..
@@ -324,6 +326,6 @@ pub(crate) fn is_near_limit(decision: &Decision, percent: u8) -> bool {
     decision.is_allowed() && limit < u64::MAX && near
 }
 
-/// What a blocked request is told.
+/// The decision about a blocked request.
 pub(crate) const BLOCKED: Decision =
     Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);

@@ -1,7 +1,7 @@
-//! Requests that wait for their turn: a line for each key of a limit that refused some, in this process.
+//! The queues of requests that wait: one for each key of a limit that denied some, in this process.
 //!
-//! A request that waits in line holds nothing. The first asks for all that it needs when there may be room, and later
-//! ones stand behind it: none passes the line. Other nodes have lines of their own.
+//! A waiter holds nothing. The first one checks all limits of its request when there may be room, and later ones stay
+//! behind it: no request overtakes the queue. Other nodes have their own queues.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,38 +15,38 @@ use tollgate_adaptive::shed::Criticality;
 
 use crate::limits::{Check, LimitKind};
 
-/// Lines whose lock is shared.
+/// The number of locks that all queues share.
 const SHARDS: usize = 16;
-/// A request that hasn't looked so long after its time was over never will, and isn't waited for any more.
+/// A waiter that hasn't been polled for this long after its deadline is stalled, and is skipped.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
-/// A request behind one that is asking now, of a limit that has nothing at present, asks again after so long at
-/// least.
+/// The shortest retry delay for a request behind one that is being checked, of a limit that has no room at present.
 pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// All lines of an engine.
+/// All queues of an engine.
 pub(crate) struct WaitQueues {
-    /// How many stand in all lines. Read (relaxed) by requests that might pass one: if it is read late, it is as if the
-    /// request had come just before.
+    /// The number of waiters in all queues. New requests read it relaxed, to see whether they might overtake one: a
+    /// late read has the same effect as if the request had come a moment earlier.
     waiting: AtomicUsize,
-    /// The number of the next request that comes to stand in a line.
+    /// The number of the next waiter.
     next: AtomicU64,
-    /// How often something came back. It is counted before a line is looked for, and compared after one was begun
-    /// (both in one order with `waiting`, hence sequentially consistent), so that one of the two sees the other.
+    /// How often something was released. A release is counted before it looks for a queue, and a request compares the
+    /// count after it started a queue. Both are sequentially consistent with `waiting`, so at least one of the two
+    /// sees the other, and no wake-up is lost.
     releases: AtomicU64,
     shards: [Mutex<Shard>; SHARDS],
 }
 
-/// The requests that wait for one key, in the order in which they came.
+/// The waiters for one key, in the order of their arrival.
 struct WaitQueue {
     waiters: BTreeMap<u64, Waiter>,
-    /// What all of them ask for.
+    /// The total cost of all waiters.
     cost: u64,
-    /// When the first asks again.
+    /// When the first waiter checks its limits again.
     next_attempt_at: Timestamp,
-    /// Something came back since it began to ask.
+    /// Whether something was released since the first waiter began its check.
     was_released: bool,
-    /// What it was told last.
+    /// The last denial of the first waiter.
     last_denial: Decision,
 }
 
@@ -57,7 +57,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// After this it is lost: its task is gone without a word, or starved.
+    /// From this time on the waiter counts as stalled: its task was leaked without a drop, or is starved.
     fn lost_at(&self) -> Timestamp {
         self.deadline + LOST_AFTER
     }
@@ -68,13 +68,13 @@ impl WaitQueue {
         self.waiters.keys().next().copied()
     }
 
-    /// Lets the first look again.
+    /// Takes the waker of the first waiter.
     fn wake(&mut self) -> Option<Waker> {
         let mut first = self.waiters.first_entry()?;
         first.get_mut().waker.take()
     }
 
-    /// The first asks at once.
+    /// Lets the first waiter check immediately.
     fn release(&mut self) -> Option<Waker> {
         (self.next_attempt_at, self.was_released) = (Timestamp::ZERO, true);
         self.wake()
@@ -86,7 +86,7 @@ impl WaitQueue {
         Some(gone)
     }
 
-    /// Takes out those that are lost and stand right before this one.
+    /// Removes the stalled waiters directly before this one.
     fn remove_lost_before(&mut self, number: u64, now: Timestamp) -> Vec<Waiter> {
         let mut lost = Vec::new();
         while let Some((before, waiter)) = self.waiters.range(..number).next_back()
@@ -95,14 +95,14 @@ impl WaitQueue {
             let before = *before;
             lost.extend(self.remove(before));
         }
-        // What the first of them had waited for was there long ago.
+        // The room that the stalled waiter waited for was there long ago.
         if !lost.is_empty() && self.first() == Some(number) {
             self.next_attempt_at = Timestamp::ZERO;
         }
         lost
     }
 
-    /// Takes out those that are lost and stand at the head.
+    /// Removes the stalled waiters at the head.
     fn remove_lost(&mut self, now: Timestamp) -> Vec<Waiter> {
         let here = self.waiters.values().map(Waiter::lost_at);
         let lost = here.take_while(|until| *until < now).count();
@@ -112,52 +112,52 @@ impl WaitQueue {
         }
     }
 
-    /// What a request would be told at the end of it.
+    /// The denial of a request that would join at the end.
     fn denial_at_end(&self, demand: &QueueDemand, now: Timestamp) -> Decision {
         let first = self.waiters.values().next().map_or(0, |first| first.cost);
         let ahead = self.cost.saturating_sub(first).saturating_add(demand.cost);
         let wait = (self.next_attempt_at - now).saturating_add(demand.refill_time(ahead));
-        let mut said = self.last_denial;
-        let wait = match said.wait_or_max() {
+        let mut denial = self.last_denial;
+        let wait = match denial.wait_or_max() {
             Duration::ZERO => wait,
             _ => wait.max(MIN_RETRY_DELAY),
         };
-        said.outcome = Outcome::Denied;
-        said.set_wait(wait);
-        said
+        denial.outcome = Outcome::Denied;
+        denial.set_wait(wait);
+        denial
     }
 }
 
-/// A place in a line, left when this is dropped.
+/// A position in a queue, which the waiter leaves when this is dropped.
 pub(crate) struct QueuePosition<'a> {
     turns: &'a WaitQueues,
     demand: QueueDemand,
     number: u64,
 }
 
-/// What a request was told before it came to stand in line, and until when it can wait.
+/// The denial of a request before it joins a queue, and its deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueRequest {
     pub(crate) said: Decision,
-    /// When it asks again, if it is the first.
+    /// When it checks again, if it is the first.
     pub(crate) asks_at: Timestamp,
     pub(crate) deadline: Timestamp,
-    /// The [pokes](Turns::pokes) before it asked.
+    /// The [release count](WaitQueues::release_count) before the check that denied it.
     pub(crate) releases: u64,
 }
 
-/// What a request in line is to do.
+/// What a waiter should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueStatus {
-    /// It is the first, and asks at this time.
+    /// It is the first, and checks its limits at this time.
     First(Timestamp),
-    /// Another is before it, and isn't waited for after this.
+    /// Another waiter is before it, and counts as stalled after this time.
     Behind(Timestamp),
-    /// It came too late, and isn't waited for.
+    /// It was removed from the queue as stalled.
     Lost,
 }
 
-/// The lines whose lock is the same.
+/// The queues that share a lock.
 type Shard = HashMap<QueueKey, WaitQueue, FixedState>;
 
 impl WaitQueues {
@@ -170,18 +170,19 @@ impl WaitQueues {
         }
     }
 
-    /// Whether anybody waits.
+    /// Whether any request waits.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// How many wait.
+    /// How many requests wait.
     pub(crate) fn waiter_count(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// How often something came back so far, for a request that is asked about now and may have to wait in line.
+    /// How often something was released so far. A request reads it before its check, and passes it on if it joins a
+    /// queue.
     pub(crate) fn release_count(&self) -> u64 {
         self.releases.load(Ordering::SeqCst)
     }
@@ -193,24 +194,25 @@ impl WaitQueues {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a request would be told at the end of a line; none if there is no line, or if it could never pass.
+    /// The denial of a request at the end of a queue. `None` if there is no queue, or if the request can never be
+    /// allowed.
     pub(crate) fn queue_denial(&self, demand: &QueueDemand, now: Timestamp) -> Option<Decision> {
         let mut shard = self.shard(demand.spot);
-        let line = shard.get_mut(&demand.spot)?;
-        let lost = line.remove_lost(now);
-        let woken = (!lost.is_empty()).then(|| line.wake()).flatten();
-        let said = line.first().map(|_| line.denial_at_end(demand, now));
-        if said.is_none() {
+        let queue = shard.get_mut(&demand.spot)?;
+        let lost = queue.remove_lost(now);
+        let woken = (!lost.is_empty()).then(|| queue.wake()).flatten();
+        let denial = queue.first().map(|_| queue.denial_at_end(demand, now));
+        if denial.is_none() {
             shard.remove(&demand.spot);
         }
         drop(shard);
         self.remove_waiters(lost);
         woken.into_iter().for_each(Waker::wake);
-        said.filter(|said| demand.cost <= said.limit)
+        denial.filter(|denial| demand.cost <= denial.limit)
     }
 
-    /// What a newcomer would be told at the end of the longest line that it may not pass: its own, and those of requests that
-    /// are more critical.
+    /// The denial of a new request at the end of the longest queue that it may not overtake: its own, or one of more
+    /// critical requests.
     pub(crate) fn longest_queue_denial(
         &self,
         demand: &QueueDemand,
@@ -218,11 +220,11 @@ impl WaitQueues {
     ) -> Option<Decision> {
         let classes = Criticality::ALL.into_iter();
         let classes = classes.filter(|class| *class >= demand.spot.class);
-        let lines = classes.filter_map(|class| self.queue_denial(&demand.of_class(class), now));
-        lines.max_by_key(|said| said.wait_or_max())
+        let queues = classes.filter_map(|class| self.queue_denial(&demand.of_class(class), now));
+        queues.max_by_key(|said| said.wait_or_max())
     }
 
-    /// Stands at the end of a line, unless too many wait.
+    /// Joins the end of a queue, unless too many requests wait.
     pub(crate) fn join(
         &self,
         demand: QueueDemand,
@@ -236,10 +238,10 @@ impl WaitQueues {
             });
         waiting.ok()?;
         let mut shard = self.shard(demand.spot);
-        let line = shard.entry(demand.spot).or_insert_with(|| WaitQueue {
+        let queue = shard.entry(demand.spot).or_insert_with(|| WaitQueue {
             waiters: BTreeMap::new(),
             cost: 0,
-            // What came back since it asked may be what it lacks.
+            // If something was released after the check, it may be what the request lacks: check immediately.
             next_attempt_at: if self.release_count() == coming.releases {
                 coming.asks_at
             } else {
@@ -248,15 +250,15 @@ impl WaitQueues {
             was_released: false,
             last_denial: coming.said,
         });
-        // Under the lock, so that they stand in this order.
+        // Numbered under the lock, so that the numbers follow the order of arrival.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        line.cost = line.cost.saturating_add(demand.cost);
+        queue.cost = queue.cost.saturating_add(demand.cost);
         let waiter = Waiter {
             cost: demand.cost,
             deadline: coming.deadline,
             waker: None,
         };
-        line.waiters.insert(number, waiter);
+        queue.waiters.insert(number, waiter);
         Some(QueuePosition {
             turns: self,
             demand,
@@ -264,14 +266,14 @@ impl WaitQueues {
         })
     }
 
-    /// Something that was held may be free: the first of a line asks at once, whatever its class, and the most critical
-    /// first.
+    /// Reports that something was released for this key: the first waiter of each class checks immediately, the most
+    /// critical class first.
     pub(crate) fn poke(&self, spot: QueueKey) {
         self.releases.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
-        // Lines of all classes have the same lock.
+        // The class isn't part of the shard's number, so the queues of all classes share this lock.
         let mut shard = self.shard(spot);
         let woken = Criticality::ALL.map(|class| {
             let line = shard.get_mut(&QueueKey { class, ..spot });
@@ -281,7 +283,7 @@ impl WaitQueues {
         woken.into_iter().rev().flatten().for_each(Waker::wake);
     }
 
-    /// All may be different: the first of each line asks at once.
+    /// Reports that every limit may have changed: the first waiter of each queue checks immediately.
     pub(crate) fn release_all(&self) {
         self.releases.fetch_add(1, Ordering::SeqCst);
         for shard in &self.shards {
@@ -292,7 +294,8 @@ impl WaitQueues {
         }
     }
 
-    /// Takes a request out of a line, and wakes the one that is first then, with when that asks, if it is known.
+    /// Removes a waiter, and wakes the one that is first then. `asks_at` gives the time of that one's check, if it is
+    /// known.
     fn leave(
         &self,
         spot: QueueKey,
@@ -313,7 +316,7 @@ impl WaitQueues {
                 shard.remove(&spot);
             }
             Some(next) if was_first => {
-                // What came back while it asked isn't in what it was told.
+                // A denial from before the release is outdated, so the next check stays immediate.
                 if let Some(at) = asks_at(&gone, next).filter(|_| !line.was_released) {
                     line.next_attempt_at = at;
                 }
@@ -326,8 +329,8 @@ impl WaitQueues {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// These don't stand anywhere any more. The caller holds no lock: a waker may be all that keeps a task, which
-    /// may stand in line itself.
+    /// Drops waiters that were removed. The caller holds no lock: a waker may own the last reference to a task, whose
+    /// drop may lock a queue itself.
     fn remove_waiters(&self, waiters: impl IntoIterator<Item = Waiter>) {
         for waiter in waiters {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -341,7 +344,8 @@ impl QueuePosition<'_> {
         self.demand.spot
     }
 
-    /// What it is to do; the task is woken when that changes. The first that looks is about to ask.
+    /// What the waiter should do. Its task is woken when that changes. A first waiter that polls is about to check
+    /// its limits.
     pub(crate) fn poll_status(&self, waker: &Waker, now: Timestamp) -> QueueStatus {
         let mut shard = self.turns.shard(self.demand.spot);
         let Some(line) = shard.get_mut(&self.demand.spot) else {
@@ -355,7 +359,7 @@ impl QueuePosition<'_> {
             replaced = own.waker.replace(waker.clone());
         }
         let lost = line.remove_lost_before(self.number, now);
-        let stand = match line.waiters.range(..self.number).next_back() {
+        let status = match line.waiters.range(..self.number).next_back() {
             Some((_, before)) => QueueStatus::Behind(before.lost_at()),
             None => {
                 line.was_released = false;
@@ -363,13 +367,14 @@ impl QueuePosition<'_> {
             }
         };
         drop(shard);
+        // After the lock: a waker may own the last reference to a task, whose drop may lock a queue.
         drop(replaced);
         self.turns.remove_waiters(lost);
-        stand
+        status
     }
 
-    /// It asked, as the first, for what the policy makes of its request now, was told this, and asks again at that
-    /// time, or at once if something came back meanwhile.
+    /// Records that the first waiter was denied again, with the demand by the policy in force now, and sets the time
+    /// of its next check. If something was released meanwhile, that check stays immediate.
     pub(crate) fn record_denial(
         &mut self,
         demand: QueueDemand,
@@ -387,7 +392,7 @@ impl QueuePosition<'_> {
         }
     }
 
-    /// How long it would have to stand on, as far as that is known. It leaves.
+    /// Leaves the queue, and returns the time until the waiter would have reached the head, as far as that is known.
     pub(crate) fn time_to_head(self, now: Timestamp) -> Duration {
         let shard = self.turns.shard(self.demand.spot);
         let line = shard.get(&self.demand.spot);
@@ -399,12 +404,13 @@ impl QueuePosition<'_> {
         })
     }
 
-    /// It passed, with so much left then: the next one asks when there may be enough for it.
+    /// Leaves the queue after the request was allowed, with `left` units remaining: the next waiter checks when there
+    /// may be enough for it.
     pub(crate) fn leave_after_pass(self, left: u64, now: Timestamp) {
         let demand = self.demand;
         self.turns.leave(demand.spot, self.number, |_, next| {
             let takes = demand.refill_time(next.cost.saturating_sub(left));
-            // What is slow for now may be faster by then: the next one asks.
+            // A gate expires, and the limit may refill faster after that: let the next waiter check now.
             Some(demand.until.map_or(now + takes, |_| now))
         });
     }
@@ -414,15 +420,15 @@ impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
         self.turns
             .leave(self.demand.spot, self.number, |gone, next| {
-                // The next one waits for as long if it costs as much; if not, it asks at once.
+                // The next waiter keeps the time of the check if it costs the same, and checks immediately otherwise.
                 (gone.cost != next.cost).then_some(Timestamp::ZERO)
             });
     }
 }
 
-/// Whose line: a limit, the key that it is for, and how critical those are who stand there.
+/// The key of a queue: a limit, the key of its counter, and the criticality of the waiters.
 ///
-/// Who may use all of the slots isn't held up by who waits until less of them is in use.
+/// A class that may use the whole limit isn't held up by one that waits until less of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct QueueKey {
     limit: u64,
@@ -431,7 +437,7 @@ pub(crate) struct QueueKey {
 }
 
 impl QueueKey {
-    /// Where all may use all of it.
+    /// The queue of a limit that all classes may use fully.
     pub(crate) const fn new(limit: u64, fingerprint: [u64; 2]) -> Self {
         Self {
             limit,
@@ -445,12 +451,12 @@ impl QueueKey {
     }
 }
 
-/// What a request asks of the limit that it waits for.
+/// What a waiter needs from the limit that it waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueDemand {
     pub(crate) spot: QueueKey,
     cost: u64,
-    /// How long one unit takes to come; zero if that isn't known, or if there are only some at once.
+    /// How long one unit takes to refill. Zero if that isn't known, or for permits.
     pace: Duration,
     /// When that changes, if it does.
     pub(crate) until: Option<Timestamp>,
@@ -476,14 +482,14 @@ impl QueueDemand {
         }
     }
 
-    /// The same demand of a request that is so critical.
+    /// The same demand, of a request in this class.
     pub(crate) fn of_class(self, class: Criticality) -> Self {
         let spot = QueueKey { class, ..self.spot };
         Self { spot, ..self }
     }
 
-    /// The same demand of a gate that stands until then beside this limit, in whose line it waits: that goes on when
-    /// the gate is gone.
+    /// The same demand, in the queue of the rule's own limit. A gate stands beside that limit until `until`, and the
+    /// queue has to outlive it.
     pub(crate) fn in_queue_of(self, limit: u64, until: Timestamp) -> Self {
         Self {
             spot: QueueKey { limit, ..self.spot },
@@ -492,7 +498,7 @@ impl QueueDemand {
         }
     }
 
-    /// How long so many units take to come.
+    /// How long this many units take to refill.
     fn refill_time(&self, units: u64) -> Duration {
         let nanos = self.pace.as_nanos().saturating_mul(u128::from(units));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -500,13 +506,13 @@ impl QueueDemand {
 }
 
 impl WaitQueues {
-    /// How many wait for one key of a limit.
+    /// How many requests wait for one key of a limit.
     pub(crate) fn waiters_of_key(&self, spot: QueueKey) -> usize {
         let shard = self.shard(spot);
         shard.get(&spot).map_or(0, |line| line.waiters.len())
     }
 
-    /// The same of all keys of each limit that anybody waits for.
+    /// How many requests wait for each limit, over all its keys.
     pub(crate) fn waiters_by_limit(&self) -> HashMap<u64, usize, FixedState> {
         let mut all = HashMap::default();
         for shard in &self.shards {

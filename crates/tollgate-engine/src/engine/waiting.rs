@@ -1,4 +1,5 @@
-//! Waiting for a turn, where a rule says so: which queue a request joins, and what it is told if its turn doesn't come in time.
+//! Waiting in a queue, where a rule lets requests wait: which queue a request joins, and its denial if it can't be
+//! allowed in time.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,14 +16,14 @@ use super::wait_queue::{
 };
 use crate::backend::Backend;
 
-/// If it isn't known when there is room, as of slots, it is looked for so often.
+/// How often a waiter checks a limit whose room can't be predicted, as of permits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A request that is run later than this after its time is over isn't asked about any more: a timer and a busy machine take
-/// less, and a client that was promised a time has gone.
+/// A waiter that runs this long after its deadline isn't checked again. A timer on a busy machine is less late than
+/// that, and a client with a deadline has gone by then.
 const MAX_WAKE_DELAY: Duration = Duration::from_millis(100);
 
-/// The time of a backend, as a clock.
+/// The backend's time, as a clock.
 struct BackendTime<'a, B: Backend>(&'a Pipeline<B>);
 
 impl<B: Backend> Clock for BackendTime<'_, B> {
@@ -35,18 +36,18 @@ impl<B: Backend> Clock for BackendTime<'_, B> {
     }
 }
 
-/// What came of standing in line.
+/// The result of joining a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueResult {
     Queued,
-    /// Its turn would come too late.
+    /// The request would reach the head after its deadline.
     TooLate,
-    /// As many wait as may.
+    /// As many requests wait as the bounds allow.
     QueueFull,
 }
 
 impl<B: Backend> Pipeline<B> {
-    /// Asks until the request passes, or doesn't.
+    /// Makes attempts until the request is allowed, or denied for good.
     pub(super) async fn decide_with_waiting(
         &self,
         request: &Request<'_>,
@@ -54,12 +55,13 @@ impl<B: Backend> Pipeline<B> {
     ) -> Result<Attempt, B::Error> {
         let attempt = self.decide_attempt(request, on, None).await?;
         if attempt.result.wait.is_some() && !on.is_immediate {
+            // Boxed, because few requests wait, and every caller's future has room for the largest step.
             return Box::pin(self.wait_and_retry(request, on, attempt)).await;
         }
         Ok(attempt)
     }
 
-    /// Waits and asks, until the request passes, or can't in time.
+    /// Waits and makes attempts, until the request is allowed, or can't be in time.
     async fn wait_and_retry(
         &self,
         request: &Request<'_>,
@@ -67,7 +69,7 @@ impl<B: Backend> Pipeline<B> {
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
         let since = self.backend.now();
-        let (mut told_at, mut place) = (since, None);
+        let (mut denied_at, mut place) = (since, None);
         while let Some((demand, longest)) = attempt.result.wait {
             let deadline = since + longest;
             match self.join_queue(&mut place, demand, &attempt, deadline) {
@@ -78,18 +80,18 @@ impl<B: Backend> Pipeline<B> {
                     break;
                 }
             }
-            let Some(standing) = &place else {
+            let Some(position) = &place else {
                 break;
             };
-            let is_its_turn = self.wait_for_turn(standing, deadline).await;
+            let is_its_turn = self.wait_for_turn(position, deadline).await;
             if !is_its_turn || self.backend.now() > deadline + MAX_WAKE_DELAY {
                 break;
             }
-            attempt = self.decide_attempt(request, on, Some(standing)).await?;
+            attempt = self.decide_attempt(request, on, Some(position)).await?;
             if attempt.is_outdated {
                 return Ok(attempt);
             }
-            told_at = self.backend.now();
+            denied_at = self.backend.now();
         }
         let now = self.backend.now();
         if let (Some(_), Some(tallies)) = (&place, &self.recorder.tallies) {
@@ -97,7 +99,7 @@ impl<B: Backend> Pipeline<B> {
         }
         match place {
             Some(standing) if attempt.result.said.is_allowed => {
-                // What another limit has left says nothing of this one.
+                // What another limit has remaining is no information about this one.
                 let own = &attempt.result.said.rule_decision;
                 let left = if QueueKey::new(own.limit, own.fingerprint) == standing.queue_key() {
                     own.decision.remaining
@@ -108,17 +110,17 @@ impl<B: Backend> Pipeline<B> {
             }
             standing => {
                 let turn = standing.map_or(Duration::ZERO, |standing| standing.time_to_head(now));
-                self.set_retry_after(&mut attempt, turn, now - told_at);
+                self.set_retry_after(&mut attempt, turn, now - denied_at);
             }
         }
         Ok(attempt)
     }
 
-    /// Sets how long a request that waited in vain would have to wait if it came again: so long it stands before its turn,
-    /// and so long ago its limit denied it last.
+    /// Sets `retry_after` for a request that waited in vain. It is at least the rest of the last denial's wait, `ago`
+    /// after it, and the time until the request would have reached the head.
     fn set_retry_after(&self, attempt: &mut Attempt, turn: Duration, ago: Duration) {
         let now = self.backend.now();
-        let line = attempt
+        let queue = attempt
             .result
             .wait
             .and_then(|(demand, _)| self.wait_queues.queue_denial(&demand, now));
@@ -128,12 +130,13 @@ impl<B: Backend> Pipeline<B> {
             Duration::ZERO => Duration::ZERO,
             _ => MIN_RETRY_DELAY,
         };
-        *decision = line.unwrap_or(*decision);
-        let behind = line.map_or(Duration::ZERO, |line| line.wait_or_max());
+        *decision = queue.unwrap_or(*decision);
+        let behind = queue.map_or(Duration::ZERO, |queue| queue.wait_or_max());
         decision.set_wait(rest.max(turn).max(behind).max(least));
     }
 
-    /// Stands in the line for what refused, or stays there, unless that can't end in time or too many wait already.
+    /// Joins the queue of the limit that denied the request, or stays in it, unless the wait would be too long or too
+    /// many requests wait.
     fn join_queue<'a>(
         &'a self,
         place: &mut Option<QueuePosition<'a>>,
@@ -141,7 +144,7 @@ impl<B: Backend> Pipeline<B> {
         attempt: &Attempt,
         deadline: Timestamp,
     ) -> QueueResult {
-        let (said, pokes) = (attempt.result.said.rule_decision.decision, attempt.releases);
+        let (said, releases) = (attempt.result.said.rule_decision.decision, attempt.releases);
         let now = self.backend.now();
         if now >= deadline {
             return QueueResult::TooLate;
@@ -154,7 +157,7 @@ impl<B: Backend> Pipeline<B> {
         let is_own = |standing: &&mut QueuePosition<'_>| standing.queue_key() == demand.spot;
         match place.as_mut().filter(is_own) {
             Some(standing) => standing.record_denial(demand, said, asks_at),
-            // What it stood in line for has room, and something else hasn't.
+            // The limit that the request waited for has room now, and another limit denies it.
             None => {
                 let most = self.bounds.max_waiters;
                 *place = None;
@@ -167,7 +170,7 @@ impl<B: Backend> Pipeline<B> {
                     said,
                     asks_at,
                     deadline,
-                    releases: pokes,
+                    releases,
                 };
                 *place = self.wait_queues.join(demand, coming, most);
                 return match place {
@@ -183,12 +186,13 @@ impl<B: Backend> Pipeline<B> {
         }
     }
 
-    /// Whether it is the first in line and there may be room, before its time is over.
+    /// Waits until the request is first in its queue and there may be room. Returns false if its deadline comes
+    /// first.
     async fn wait_for_turn(&self, standing: &QueuePosition<'_>, deadline: Timestamp) -> bool {
         let mut sleep = pin!(sleep_until(BackendTime(self), deadline));
         poll_fn(|context: &mut Context<'_>| {
             loop {
-                let (at, is_turn) = match standing.poll_status(context.waker(), self.backend.now())
+                let (at, is_first) = match standing.poll_status(context.waker(), self.backend.now())
                 {
                     QueueStatus::First(asks_at) if asks_at <= deadline => (asks_at, Some(true)),
                     QueueStatus::Behind(until) if until < deadline => (until.plus_nanos(1), None),
@@ -196,10 +200,10 @@ impl<B: Backend> Pipeline<B> {
                     QueueStatus::Lost => return Poll::Ready(false),
                 };
                 sleep.as_mut().reset(at);
-                match (sleep.as_mut().poll(context), is_turn) {
+                match (sleep.as_mut().poll(context), is_first) {
                     (Poll::Pending, _) => return Poll::Pending,
-                    (Poll::Ready(()), Some(is_turn)) => return Poll::Ready(is_turn),
-                    // The one before it is lost: it looks where it stands now.
+                    (Poll::Ready(()), Some(is_first)) => return Poll::Ready(is_first),
+                    // The waiter before this one is stalled: look up the position again.
                     (Poll::Ready(()), None) => {}
                 }
             }

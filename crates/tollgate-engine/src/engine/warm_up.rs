@@ -1,7 +1,7 @@
-//! Rules that warm up: after a start their rates grow, tenth by tenth, to what they are.
+//! Rules that warm up: after a start, their rates grow tenth by tenth to their full size.
 //!
-//! Beside each rate of such a rule stands a gate, a limit of this process alone that is a part of the rate. The rule's
-//! own counters know nothing of it, so that a node which has just started takes nothing from the others of a fleet.
+//! Such a rule has a warm-up gate beside each rate: a limit of this process alone, with a part of the rate. The
+//! rule's own counters aren't affected, so a node that has just started takes nothing from the others of a fleet.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,33 +14,33 @@ use crate::limits::warm_up::{TENTHS, warm_up_kind};
 use crate::limits::{Estimates, Limit};
 use crate::policy::{Counting, Limits, OnStoreFailure};
 
-/// What the name of a gate's counter begins with.
+/// The prefix of a gate's counter name.
 pub(crate) const COUNTER_PREFIX: &str = "warm-up";
-/// How many steps there are before the whole.
+/// The number of steps before the whole rate applies.
 const STEPS: u32 = TENTHS - 1;
-/// A time that lies further back than this is that of a clock which was set; threads may be as far apart.
+/// A time that is further back than this comes from a clock that was set. Smaller differences occur between threads.
 const CLOCK_SLACK: Duration = Duration::from_secs(1);
 
-/// The gates of a rule.
+/// The warm-up gates of a rule.
 #[derive(Debug)]
 pub(crate) struct WarmUp {
     elapsed: ElapsedTime,
     length: Duration,
-    /// Once it is warm it stays so, whatever the clock shows.
+    /// Set once the rule is warm, so that it stays warm even if the clock is set back.
     is_warm: AtomicBool,
-    /// By the tenths that are let through: the first is one.
+    /// The gates of each step, by the tenths that they allow, from one tenth on.
     steps: Box<[Box<[Limit]>]>,
 }
 
-/// How long it has been warming up, on a clock that may be set back.
+/// How long a rule has been warming up, on a clock that may be set back.
 ///
-/// What had passed when that happened is in `head`, and the rest counts from `since`. Both change under the lock, `since`
-/// first, so that one who reads `head` before it sees no more time than has passed.
+/// `elapsed_before` has the time up to the last setback, and the rest counts from `since`. Both change under the
+/// lock, `since` first. A reader loads `elapsed_before` first, so it never sees more time than has passed.
 #[derive(Debug)]
 struct ElapsedTime {
     since: AtomicU64,
     elapsed_before: AtomicU64,
-    /// The latest time that was seen.
+    /// The latest time that any thread saw.
     latest: AtomicU64,
     setting: Mutex<()>,
 }
@@ -55,7 +55,7 @@ impl ElapsedTime {
         }
     }
 
-    /// As it is at this time.
+    /// The elapsed time at a given time.
     #[inline]
     fn at(&self, now: Timestamp) -> Duration {
         let head = self.elapsed_before.load(Ordering::Acquire);
@@ -63,7 +63,7 @@ impl ElapsedTime {
         Duration::from_nanos(head.saturating_add(now.as_nanos().saturating_sub(since)))
     }
 
-    /// The same for a time that the clock shows.
+    /// The elapsed time at a time that the clock shows, which is checked for a setback.
     #[inline]
     fn now(&self, now: Timestamp) -> Duration {
         let latest = self.latest.load(Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl ElapsedTime {
     fn handle_clock_set_back(&self, now: Timestamp) {
         let _setting = self.setting.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = Timestamp::from_nanos(self.latest.load(Ordering::Relaxed));
-        // Another may have come first.
+        // Another thread may have handled the setback before.
         if latest - now <= CLOCK_SLACK {
             return;
         }
@@ -94,23 +94,23 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A warm-up that begins, or goes on after a reload.
+/// A warm-up that starts, or continues after a reload.
 pub(crate) struct NewWarmUp<'a> {
     pub(crate) rule: &'a str,
     pub(crate) limits: &'a Limits,
     pub(crate) estimates: Estimates,
     pub(crate) length: Duration,
-    /// How far it has got before.
+    /// The progress under the previous policy.
     pub(crate) initial_progress: Duration,
     pub(crate) now: Timestamp,
 }
 
 impl WarmUp {
-    /// The gates of a rule that warms up for so long, of which so much is over at this time.
+    /// The gates of a rule that warms up.
     pub(crate) fn new(new: NewWarmUp<'_>, counters: &mut Counters) -> Result<Self, LimitError> {
         let NewWarmUp { rule, limits, .. } = new;
         let rates = limits.rates.iter();
-        // A stock that is had once has no rate to grow.
+        // A rate of zero never refills, so it can't grow.
         let rates = rates.filter(|rate| !rate.is_unlimited() && !rate.is_zero());
         let rates: Vec<_> = rates.copied().collect();
         let whole: Vec<_> = rates
@@ -129,7 +129,7 @@ impl WarmUp {
                 let mut limit = limit.with_estimates(new.estimates)?;
                 limit.counting = Counting::Local;
                 limit.on_store_failure = OnStoreFailure::Local;
-                // What it refuses may pass sooner, at the next step.
+                // A denied request may be allowed sooner than reported, at the next step.
                 limit.is_lasting = false;
                 Ok(limit)
             });
@@ -143,7 +143,7 @@ impl WarmUp {
         })
     }
 
-    /// How much of another length is over for one that is as warm as this at this time; none if it is warm.
+    /// The same progress on another length. `None` if the rule is warm.
     pub(crate) fn scaled_progress(&self, length: Duration, now: Timestamp) -> Option<Duration> {
         let passed = self.elapsed.now(now);
         if self.is_warm.load(Ordering::Relaxed) || passed >= self.length {
@@ -156,7 +156,7 @@ impl WarmUp {
         ))
     }
 
-    /// The gates that stand now: none once it is warm.
+    /// The gates at present. Empty once the rule is warm.
     #[inline]
     pub(crate) fn gates(&self, now: Timestamp) -> &[Limit] {
         if self.is_warm.load(Ordering::Relaxed) {
@@ -169,12 +169,12 @@ impl WarmUp {
         self.gates_after(passed)
     }
 
-    /// The gates that stood at a time.
+    /// The gates at a given time.
     pub(crate) fn gates_at(&self, at: Timestamp) -> &[Limit] {
         self.gates_after(self.elapsed.at(at))
     }
 
-    /// When the next gates take the place of those that stand at this time.
+    /// When the gates of the next step replace those of this time.
     pub(crate) fn changes_at(&self, now: Timestamp) -> Timestamp {
         let passed = self.elapsed.at(now);
         let next = (self.step(passed) + 1) * self.length.as_nanos();
@@ -198,7 +198,7 @@ impl WarmUp {
     }
 }
 
-/// Whether a limit is a gate, by the name of its counter.
+/// Whether a limit is a warm-up gate, by the name of its counter.
 pub(crate) fn is_gate(limit: &Limit) -> bool {
     let name = limit.counter().name.strip_prefix(COUNTER_PREFIX);
     name.is_some_and(|rest| rest.starts_with('/'))

@@ -1,4 +1,4 @@
-//! Counting requests that lack what rules want, and warning of limits that never apply.
+//! Counts requests that lack facts that rules read, and warns of limits that never apply.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -10,15 +10,15 @@ use crate::facts::{Descriptor, Facts};
 use crate::suggestions::misspelled_facts;
 use crate::warning::{SeenFacts, Warning};
 
-/// Most names of facts that are kept of a request, and most characters of each.
+/// The most fact names that are recorded of a request, and the most characters of each.
 const MAX_NAMES: usize = 64;
 const MAX_NAME_CHARS: usize = 80;
 
-/// What was warned of since the policy is in force.
+/// The warnings since the policy came into force.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     all: Mutex<Vec<Warning>>,
-    /// Who logs them, beside the observer.
+    /// The function that logs warnings, beside the observer.
     log: OnceLock<fn(&Warning)>,
 }
 
@@ -27,7 +27,7 @@ impl Warnings {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of several layers with one engine the first one logs.
+    /// If several layers share an engine, the first one logs.
     pub(super) fn log_by(&self, log: fn(&Warning)) {
         let _ = self.log.set(log);
     }
@@ -45,7 +45,7 @@ impl Recorder {
         self.warnings.all().push(warning);
     }
 
-    /// Counts what a request lacks, and warns of what all have lacked so far.
+    /// Counts the facts that a request lacks, and warns of those that every request has lacked so far.
     #[inline]
     pub(super) fn record_missing_facts(
         &self,
@@ -126,7 +126,7 @@ impl Recorder {
         }
     }
 
-    /// Warns of descriptors of which none has met a limit so far.
+    /// Warns if no limit has matched any descriptor so far.
     #[cold]
     pub(super) fn record_unmatched_descriptors(
         &self,
@@ -152,13 +152,13 @@ impl Recorder {
     }
 }
 
-/// Whether all limits are for descriptors, so that none is for facts.
+/// Whether all limits are for descriptors, and none for facts.
 fn has_only_trees(rules: &CompiledPolicy) -> bool {
     rules.block_count + rules.exempt_count + rules.rules.len() == 0 && rules.trees.is_any()
 }
 
-/// Whether there are rules or trees, and neither a rule nor a tier has matched a request. Of tiers alone it is told that they
-/// find nobody.
+/// Whether there are rules or trees, and neither a rule nor a tier has matched a request. A policy with only tiers
+/// has its own warning.
 fn has_no_match(rules: &CompiledPolicy) -> bool {
     let mut applied = rules.rules.iter();
     let has_rules = rules.rules.iter().any(|rule| !rule.is_tier);
@@ -187,7 +187,7 @@ fn cost_never_found(rules: &CompiledPolicy, rule: &CompiledRule, facts: &Facts<'
     }
 }
 
-/// The facts of a request, as people are told of them.
+/// The facts of a request, for a message.
 fn request_facts(rules: &CompiledPolicy, facts: &Facts<'_>) -> SeenFacts {
     let names = facts.iter().map(|(name, _)| shorten(name));
     let mut names: Vec<_> = names.take(MAX_NAMES).collect();
@@ -201,7 +201,7 @@ fn request_facts(rules: &CompiledPolicy, facts: &Facts<'_>) -> SeenFacts {
     }
 }
 
-/// A name that clients may have chosen, on one line and not too long.
+/// Shortens and escapes a name that a client may have chosen, for one line of a log.
 fn shorten(name: &str) -> String {
     let shown: String = name.chars().take(MAX_NAME_CHARS).collect();
     shown.escape_debug().to_string()

@@ -8,8 +8,8 @@ use tollgate::{Decision, Outcome};
 use super::check::Check;
 use super::store_failure::{CheckResult, StoreUnavailable, decisions};
 
-/// The answer to all checks of a request, as a backend gives it. Applications ask an [engine](crate::Engine), whose
-/// [verdict](crate::RequestDecision) shows plainly what holds the slots of a request.
+/// The answer of a backend to all checks of a request. Applications use an [engine](crate::Engine) instead, whose
+/// [decision](crate::RequestDecision) shows plainly which permits a request holds.
 ///
 /// ```
 /// use tollgate::Decision;
@@ -22,22 +22,22 @@ use super::store_failure::{CheckResult, StoreUnavailable, decisions};
 #[non_exhaustive]
 #[must_use = "it holds the slots of the request, and gives them back when it is dropped"]
 pub struct Answer {
-    /// Whether all passed, and were charged. If not, nothing was.
+    /// Whether all checks were allowed, and charged. If not, nothing was charged.
     pub allowed: bool,
-    /// The check that decided: the tightest, or of those that refused the one that takes longest.
+    /// The check that decided: of those that denied, the one with the longest wait; otherwise the tightest.
     pub decider: Option<usize>,
-    /// What it said.
+    /// The decision of that check.
     pub decision: Decision,
-    /// Slots of concurrency limits.
+    /// The permits of concurrency limits, and the estimates, that the request holds.
     pub pass: HeldPermits,
-    /// If a store couldn't be asked: why, and what decided instead. A denial by a limit that is
-    /// [closed](StoreUnavailable::is_closed) then says nothing about that limit.
+    /// If a store was unavailable: why, and what decided instead. A denial by a limit that is
+    /// [closed](StoreUnavailable::is_closed) then carries no information about that limit.
     pub unavailable: Option<StoreUnavailable>,
-    /// Where it is from: what that says about a store.
+    /// Where the answer came from, which shows whether the store works.
     pub source: AnswerSource,
 }
 
-/// Where an answer is from.
+/// Where an answer came from.
 ///
 /// ```
 /// use tollgate::Decision;
@@ -47,38 +47,36 @@ pub struct Answer {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerSource {
-    /// The backend was asked: it works.
+    /// The backend was queried: it works.
     Asked,
-    /// The backend was asked before, and its latest answer says that it works.
+    /// The answer was local, and the backend's latest answer shows that it works.
     Local,
-    /// It was known here, which says nothing about the backend.
+    /// The answer was cached, which carries no information about the backend.
     Cached,
 }
 
 impl Answer {
-    /// The answer of checks that said this, each by itself: of those that refused the one that takes
-    /// longest, or else the one with the fewest such requests left.
+    /// Combines the decisions of checks, each made by itself: of those that denied, the one with the longest wait
+    /// decides, or else the one with the fewest such requests remaining.
     pub fn from_decisions(checks: &[Check<'_>], decisions: &[Decision]) -> Self {
-        let said = || checks.iter().zip(decisions).enumerate();
+        let each = || checks.iter().zip(decisions).enumerate();
         let wait = |decision: &Decision| match decision.outcome {
             Outcome::Never => Duration::MAX,
             _ => decision.wait_or_max(),
         };
-        let refused = said().filter(|(_, (_, decision))| !decision.is_allowed());
-        // Of equals the first: `max_by_key` takes the last.
-        let gravest = refused
-            .rev()
-            .max_by_key(|(_, (_, decision))| wait(decision));
+        let denied = each().filter(|(_, (_, decision))| !decision.is_allowed());
+        // Of equals, the first check decides. `max_by_key` returns the last, hence `rev`.
+        let longest = denied.rev().max_by_key(|(_, (_, decision))| wait(decision));
         let cost = |check: &Check<'_>| check.units().max(1);
         let tightest =
-            || said().min_by_key(|(_, (check, decision))| decision.remaining / cost(check));
-        match gravest.or_else(tightest) {
+            || each().min_by_key(|(_, (check, decision))| decision.remaining / cost(check));
+        match longest.or_else(tightest) {
             Some((number, (_, decision))) => Self::new(Some(number), *decision),
             None => Self::new(None, Decision::UNLIMITED),
         }
     }
 
-    /// The same of checks that the store couldn't be asked about, some of them.
+    /// Combines the results of checks, for some of which the store may be unavailable.
     pub fn from_results(checks: &[Check<'_>], each: &[CheckResult]) -> Self {
         let mut answer = Self::from_decisions(checks, &decisions(each));
         let decider = answer.decider.and_then(|decider| each.get(decider));
@@ -86,7 +84,7 @@ impl Answer {
         answer
     }
 
-    /// A denial because the store couldn't be asked about this check, whose limit is closed then.
+    /// A denial because the store is unavailable for this check, whose limit is closed then.
     pub fn unavailable(check: usize, unavailable: StoreUnavailable) -> Self {
         Self {
             unavailable: Some(unavailable),
@@ -94,13 +92,13 @@ impl Answer {
         }
     }
 
-    /// Whether it is denied because the store couldn't be asked.
+    /// Whether the request is denied because the store is unavailable.
     pub fn is_unavailable(&self) -> bool {
         !self.allowed && self.unavailable.is_some_and(|store| store.is_closed())
     }
 
-    /// What the check that decided said: the tightest if all passed, or of those that refused the one
-    /// that takes longest.
+    /// An answer by the check that decided: of those that denied, the one with the longest wait; otherwise the
+    /// tightest.
     pub fn new(decider: Option<usize>, decision: Decision) -> Self {
         Self {
             allowed: decision.is_allowed(),
@@ -112,7 +110,7 @@ impl Answer {
         }
     }
 
-    /// The same that was known here, without asking the backend.
+    /// An answer that was cached here, without a backend query.
     pub fn known(decider: Option<usize>, decision: Decision) -> Self {
         Self {
             source: AnswerSource::Cached,

@@ -1,10 +1,10 @@
-//! One question to a backend: may this key take so much of this limit?
+//! One query to a backend: may this key take this cost from this limit?
 
 use super::kind::LimitKind;
 use super::limit::Limit;
 use super::request_key::RequestKey;
 
-/// One question: may this key take so much of this limit?
+/// One query to a backend: may this key take this cost from this limit?
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate};
@@ -20,21 +20,21 @@ use super::request_key::RequestKey;
 pub struct Check<'a> {
     /// The limit.
     pub limit: &'a Limit,
-    /// Whose it is.
+    /// The key whose counter is charged.
     pub key: RequestKey<'a>,
-    /// How much.
+    /// The cost.
     pub cost: u64,
 }
 
 impl<'a> Check<'a> {
-    /// A question about a key of which only the fingerprint is known, as it is for rates and slots that are
-    /// kept in memory. Quotas are kept by the key itself.
+    /// A check for a key of which only the fingerprint is known. Rates and concurrency limits in memory need no more;
+    /// quotas are kept by the key itself.
     pub fn by_fingerprint(limit: &'a Limit, fingerprint: [u64; 2], cost: u64) -> Self {
         let key = RequestKey::unnamed(fingerprint);
         Self { limit, key, cost }
     }
 
-    /// How much it takes of its limit: a request takes one permit, however much it costs.
+    /// How much the check takes from its limit: one permit from a concurrency limit, whatever the cost.
     pub(crate) fn units(&self) -> u64 {
         match self.limit.kind() {
             LimitKind::Concurrency(_) | LimitKind::Adaptive(_) => 1,

@@ -1,4 +1,4 @@
-//! A limit in the form in which core decides by it: made once, when a policy is compiled.
+//! A limit in the form in which the core crate decides it. Compiled once, with the policy.
 
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, LimitError, Tier};
@@ -13,11 +13,11 @@ pub(crate) const EXACT_ALGORITHMS: [Algorithm; 4] = [
     Algorithm::SlidingCounter,
 ];
 
-/// A limit as core takes it.
+/// A limit in the form that the core crate takes.
 #[derive(Clone, Debug)]
 pub(crate) enum CompiledLimit {
     Gcra(Tier),
-    /// Which of the [exact](EXACT_ALGORITHMS) algorithms, and the rate made for it.
+    /// The number of the algorithm in [`EXACT_ALGORITHMS`], and the rate compiled for it.
     Exact(usize, Tier),
     Window(Tier),
     Quota(Box<Quota>),
@@ -43,7 +43,7 @@ impl CompiledLimit {
             }
             LimitKind::Quota(quota) => Self::Quota(Box::new(quota.clone())),
             LimitKind::Concurrency(limit) => Self::Concurrency(*limit),
-            // No backend is asked about it.
+            // The engine decides adaptive limits itself, so no backend reads this.
             LimitKind::Adaptive(own) => Self::Concurrency(own.max),
         })
     }

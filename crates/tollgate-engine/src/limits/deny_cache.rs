@@ -1,10 +1,11 @@
-//! Denials that are known to hold: a key that was denied until a time is denied again without a
-//! question to the backend, for a second at most before the backend is asked again.
+//! A cache of denials that are known to hold. A key that was denied until some time is denied again without a backend
+//! query, for one second at most before the backend is queried again.
 //!
-//! Only denials that time alone can end are remembered (rates, but for the sliding counter, which promises an upper
-//! bound), for the same cost or a higher one whose wait can be told too, and only until what the policy or the backend
-//! says has changed. What another process resets or gives back changes nothing that is known here: therefore the second.
-//! One caller asks then, and the others repeat the denial meanwhile.
+//! Only denials that time alone can end are cached: those of rates, except for the sliding counter, whose wait is an
+//! upper bound. A cached denial answers checks of the same cost, or of a higher cost whose wait can be computed,
+//! until the policy's version or the backend's epoch changes. A reset or refund by another process changes neither,
+//! hence the limit of one second. After it, one caller queries the backend, and the others repeat the denial
+//! meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,12 +16,12 @@ use tollgate::{Algorithm, Decision, Outcome, Timestamp};
 use super::check::Check;
 use super::kind::LimitKind;
 
-/// How many refusals share a set of the table: the one that ends first gives way.
+/// How many denials share a set of the table. If a set is full, the denial that expires first is replaced.
 const ENTRIES_PER_SET: usize = 4;
-/// For how long a denial is repeated before the backend is asked again: another process may have reset the key.
+/// How long a denial is repeated before the backend is queried again: another process may have reset the key.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A bounded table of refusals, for a backend that is far.
+/// A bounded table of denials, for a remote backend.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,17 +33,17 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// let check = limit.check(&ada, 1);
 /// let (cache, version) = (DenyCache::new(100), DenyVersion(0, 0));
 /// let half = Duration::from_millis(500);
-/// let refused = Decision::new(Outcome::Denied, 2, 0, half, 2 * half);
+/// let denied = Decision::new(Outcome::Denied, 2, 0, half, 2 * half);
 /// let at = Timestamp::from_millis;
-/// cache.record_denial(&check, &refused, at(0), version);
+/// cache.record_denial(&check, &denied, at(0), version);
 /// let (_, again) = cache.find_denial(&[check], at(100), version).expect("for 400 ms");
 /// assert_eq!(again.wait_or_max(), Duration::from_millis(400));
 /// assert!(cache.find_denial(&[check], at(500), version).is_none());
 ///
-/// // A longer one is repeated for a second. Then one caller asks, and the others repeat it until there is an answer.
+/// // A longer denial is repeated for a second. Then one caller queries the backend, and the others repeat it.
 /// let minute = Duration::from_secs(60);
-/// let refused = Decision::new(Outcome::Denied, 2, 0, minute, 2 * minute);
-/// cache.record_denial(&check, &refused, at(0), version);
+/// let denied = Decision::new(Outcome::Denied, 2, 0, minute, 2 * minute);
+/// cache.record_denial(&check, &denied, at(0), version);
 /// assert!(matches!(cache.look_up(&[check], at(999), version), KnownDenial::Repeat(0, _)));
 /// let KnownDenial::Due(asks) = cache.look_up(&[check], at(1_000), version) else { panic!("a second is over") };
 /// assert!(matches!(cache.look_up(&[check], at(1_000), version), KnownDenial::Repeat(0, _)));
@@ -53,16 +54,16 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct DenyCache {
     sets: Box<[Mutex<[Entry; ENTRIES_PER_SET]>]>,
-    /// No refusal holds longer: most requests read no more than this. It orders nothing; the entries
-    /// are behind locks, and a request that misses a new one asks the backend.
+    /// The latest expiry of any denial: most requests read nothing else. It orders no other memory access, since the
+    /// entries are behind locks. A request that misses a new denial queries the backend.
     latest: AtomicU64,
-    /// How many callers were to ask again: each has a number.
+    /// How many rechecks were handed out. The count numbers them.
     rechecks: AtomicU64,
 }
 
-/// What is known of checks before the backend is asked.
+/// What is known of checks before the backend is queried.
 ///
-/// [`DenyCache::look_up`] tells it.
+/// Returned by [`DenyCache::look_up`].
 ///
 /// ```
 /// # use std::time::Duration;
@@ -76,7 +77,7 @@ pub struct DenyCache {
 /// cache.record_denial(&check, &denied, at(0), version);
 /// let look_up = |millis| cache.look_up(&[check], at(millis), version);
 /// assert!(matches!(look_up(500), KnownDenial::Repeat(0, _)));
-/// let asks = look_up(1_500); // a second later one caller asks again, and others repeat it meanwhile
+/// let asks = look_up(1_500); // a second later one caller rechecks, and the others repeat the denial
 /// assert!(matches!(asks, KnownDenial::Due(_)));
 /// assert!(matches!(look_up(1_600), KnownDenial::Repeat(0, _)));
 /// # Ok::<(), tollgate::LimitError>(())
@@ -84,16 +85,16 @@ pub struct DenyCache {
 #[derive(Debug)]
 #[must_use = "one who is to ask again keeps others from asking until it is dropped"]
 pub enum KnownDenial<'c> {
-    /// Nothing: the backend is asked.
+    /// Nothing is known: query the backend.
     None,
-    /// This check is denied, and told this.
+    /// This check is denied, with this decision.
     Repeat(usize, Decision),
-    /// A check is denied as far as is known, which is a second ago: this caller asks the backend again.
+    /// A check was denied a second ago, and this caller should query the backend again.
     Due(DenyRecheck<'c>),
 }
 
-/// The right to ask again about a denial that was repeated for a second. Others repeat it meanwhile, for another second at
-/// most. Dropped without an answer, the next caller asks.
+/// The right to recheck a denial that was repeated for a second. Other callers repeat it meanwhile, for another
+/// second at most. If it is dropped without an answer, the next caller rechecks.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -122,17 +123,17 @@ pub struct DenyRecheck<'c> {
 }
 
 impl DenyRecheck<'_> {
-    /// Which check is denied as far as is known, and what it is told.
+    /// The check that is denied as far as is known, and its decision.
     pub fn denial(&self) -> (usize, Decision) {
         (self.check, self.decision)
     }
 
-    /// The backend let the request pass: the denial is forgotten.
+    /// Reports that the backend allowed the request: the denial is removed.
     pub fn passed(self) {
         self.set_entry(|entry| *entry = Entry::default());
     }
 
-    /// The backend couldn't be asked: the denial holds as far as is known, and the next question is in a second.
+    /// Reports that the backend is unavailable: the denial is repeated, and the next recheck is in a second.
     pub fn failed(self) -> (usize, Decision) {
         self.set_entry(|entry| entry.asked_by = 0);
         self.denial()
@@ -140,7 +141,7 @@ impl DenyRecheck<'_> {
 
     fn set_entry(&self, change: impl FnOnce(&mut Entry)) {
         let mut set = self.cache.lock(self.place);
-        // Whoever has noted a denial since knows better.
+        // If another request has recorded a denial since, that one is newer and stays.
         if let Some(entry) = set.iter_mut().find(|entry| entry.asked_by == self.number) {
             change(entry);
         }
@@ -163,25 +164,26 @@ struct Entry {
     limit: u64,
     remaining: u64,
     version: DenyVersion,
-    /// The backend is to be asked again from then on.
+    /// From this time on, the backend is queried again.
     repeat_until: Timestamp,
-    /// Who asks again at present; 0 for nobody.
+    /// The number of the recheck in progress, or 0.
     asked_by: u64,
 }
 
-/// What a refusal depends on: the policy's or limit's version, and the backend's [epoch](crate::backend::Backend::deny_epoch).
+/// The versions that a denial depends on: the policy's or limit's version, and the backend's
+/// [epoch](crate::backend::Backend::deny_epoch).
 ///
 /// ```
 /// use tollgate_engine::backend::DenyVersion;
 ///
-/// // After something was given back, what was refused before may pass.
+/// // After a refund, a denied request may be allowed.
 /// assert_ne!(DenyVersion(1, 0), DenyVersion(1, 1));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DenyVersion(pub u64, pub u64);
 
 impl DenyCache {
-    /// Room for so many refusals.
+    /// A cache for at most `entries` denials, rounded up to a power of two of sets.
     pub fn new(entries: usize) -> Self {
         let sets = entries.div_ceil(ENTRIES_PER_SET).max(1).next_power_of_two();
         Self {
@@ -191,8 +193,7 @@ impl DenyCache {
         }
     }
 
-    /// What is known of these checks: one of them is denied, and the denial is repeated, or the caller is the one to ask
-    /// again.
+    /// Looks these checks up: one of them is known to be denied, or the caller should recheck, or nothing is known.
     #[inline]
     pub fn look_up(
         &self,
@@ -223,12 +224,12 @@ impl DenyCache {
                 continue;
             };
             if now < entry.repeat_until {
-                // Due ones are dropped, and left to another request.
+                // Rechecks of earlier checks are dropped, and left to another request.
                 drop(set);
                 return KnownDenial::Repeat(number, decision);
             }
             if due.is_none() {
-                // Relaxed: it has to be unlike the others, no more.
+                // Relaxed: the number only has to be unique.
                 let own = self.rechecks.fetch_add(1, Ordering::Relaxed) + 1;
                 (entry.asked_by, entry.repeat_until) = (own, now + REPEAT_INTERVAL);
                 drop(set);
@@ -244,8 +245,8 @@ impl DenyCache {
         due.map_or(KnownDenial::None, KnownDenial::Due)
     }
 
-    /// The first of these checks that was denied for longer than until now, and what it is told, however long ago the
-    /// backend was asked: for while it can't be.
+    /// The first of these checks whose denial hasn't expired, and its decision, however long ago the backend was
+    /// queried. For use while the backend is unavailable.
     #[inline]
     pub fn find_denial(
         &self,
@@ -265,7 +266,7 @@ impl DenyCache {
         })
     }
 
-    /// Remembers a refusal.
+    /// Caches a denial.
     pub fn record_denial(
         &self,
         check: &Check<'_>,
@@ -298,7 +299,7 @@ impl DenyCache {
         self.latest.fetch_max(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// The number of a check's set.
+    /// The index of a check's set.
     fn set_number(&self, check: &Check<'_>) -> usize {
         let mixed = check.key.fingerprint()[0] ^ check.limit.id.rotate_left(32);
         let place = usize::try_from(mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap_or(0);
@@ -313,7 +314,7 @@ impl DenyCache {
 }
 
 impl Entry {
-    /// What a check is told by this, if it is about it and still holds.
+    /// The decision of this entry for a check, if the entry is for it and still holds.
     fn denial(&self, check: &Check<'_>, now: Timestamp, version: DenyVersion) -> Option<Decision> {
         let holds = self.is_of(check)
             && check.limit.is_lasting
@@ -321,7 +322,7 @@ impl Entry {
             && self.version == version
             && self.cost <= check.cost
             && now < self.until;
-        // Of a cost that can never pass, the backend tells.
+        // Only the backend knows whether a cost above the limit can ever be allowed.
         if !holds || check.cost > self.limit {
             return None;
         }
@@ -331,7 +332,7 @@ impl Entry {
         Some(Decision::new(denied, limit, remaining, retry_after, idle))
     }
 
-    /// How much longer than what was refused this takes, if that can be told.
+    /// How much longer the wait of this check is than that of the cached denial, if that can be computed.
     fn extra_wait(&self, check: &Check<'_>) -> Option<Duration> {
         let LimitKind::Rate { algorithm, .. } = check.limit.kind() else {
             return None;
@@ -339,11 +340,11 @@ impl Entry {
         let (more, rest) = (check.cost - self.cost, self.limit.saturating_sub(self.cost));
         match algorithm {
             _ if more == 0 => Some(Duration::ZERO),
-            // All of a window ends at once.
+            // All of a window expires together.
             Algorithm::FixedWindow(_) => Some(Duration::ZERO),
             Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket if rest > 0 => {
-                // What is owed drains steadily: the rest of the bucket in the time from when this passes until
-                // it is full. A microsecond for what those two were rounded by.
+                // A bucket drains steadily, so the time from `until` to `idle` drains the rest of the bucket, and a
+                // part of it drains `more`. The extra microsecond covers the rounding of both times.
                 let drains = u128::from(self.idle.nanos_since(self.until));
                 let nanos = (drains * u128::from(more)).div_ceil(u128::from(rest)) + 1_000;
                 Some(Duration::from_nanos(u64::try_from(nanos).ok()?))

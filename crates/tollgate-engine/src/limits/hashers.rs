@@ -1,4 +1,4 @@
-//! The hashes by which keys are told apart in memory.
+//! The hashes that identify keys in memory.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -6,14 +6,14 @@ use foldhash::SharedSeed;
 use foldhash::fast;
 use foldhash::quality::FoldHasher;
 
-/// Two hashes with secret seeds, so that nobody can make keys that collide.
+/// Two hashes with secret seeds, so that an attacker can't construct keys that collide.
 ///
-/// All that they multiply by comes from the seeds: were a factor known, a part of a key that makes it
-/// zero would take the rest out of the hash.
+/// Their factors come from the seeds too. If a factor were known, a part of a key could be chosen to make it zero,
+/// and would remove the rest of the key from the hash.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyHashers {
     both: [(u64, SharedSeed); 2],
-    /// What they follow from, so that a snapshot can carry it.
+    /// The seeds of both hashes, so that a snapshot can store them.
     seeds: [u64; 4],
 }
 
@@ -23,7 +23,7 @@ impl KeyHashers {
         Self::with_seeds([0, 1, 2, 3].map(|number: u64| random.hash_one(number)))
     }
 
-    /// For tests: always the same.
+    /// The same hashes for the same seed, for tests.
     pub(crate) fn seeded(seed: u64) -> Self {
         let fixed = fast::FixedState::with_seed(seed);
         Self::with_seeds([0, 1, 2, 3].map(|number: u64| fixed.hash_one(number)))
@@ -42,7 +42,7 @@ impl KeyHashers {
         self.seeds
     }
 
-    /// What this build makes of two kinds of keys: another hash makes something else of them.
+    /// The hashes of two sample keys by this build. A build with another hash function gives other numbers.
     pub(crate) fn probes(&self) -> [u64; 4] {
         let long = "a tenant and a route that are longer than a line";
         let [low, high] = self.of_text("tollgate");
@@ -50,7 +50,7 @@ impl KeyHashers {
         [low, high, fed_low, fed_high]
     }
 
-    /// The fingerprint of what is fed, piece by piece.
+    /// The fingerprint of the bytes that `feed` passes on, piece by piece.
     pub(crate) fn feed(&self, feed: impl FnOnce(&mut dyn FnMut(&[u8]))) -> [u64; 2] {
         let [mut low, mut high] = self.start();
         feed(&mut |piece| {
@@ -60,8 +60,9 @@ impl KeyHashers {
         [low.finish(), high.finish()]
     }
 
-    /// The fingerprint of a key of one text, of a limit of no policy. [`KeyPlan::fingerprint`](super::KeyPlan::fingerprint) makes another one of
-    /// the same text; the two never meet, since a counter is asked about by one of them only.
+    /// The fingerprint of a one-text key, for a limit outside a policy.
+    /// [`KeyPlan::fingerprint`](super::KeyPlan::fingerprint) gives another fingerprint for the same text. The two
+    /// never meet, since each counter uses only one of them.
     #[inline]
     pub(crate) fn of_text(&self, text: &str) -> [u64; 2] {
         self.start().map(|mut hasher| {

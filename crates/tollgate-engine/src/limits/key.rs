@@ -1,4 +1,4 @@
-//! The key that tells one counter of a rule from another: which facts make it, and its fingerprint.
+//! The key of a rule's counters: which facts make it, and its fingerprint.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -13,17 +13,17 @@ use crate::facts::{Facts, IP, name_prefix};
 use crate::matcher::{FactIndex, FactValues};
 use crate::policy::{KeyPart, Rule};
 
-/// Which facts make a key, and which others for requests that lack one of those.
+/// Which facts make a key, and which other facts do for requests that lack one of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyPlan {
-    /// Rules with the same key share it.
+    /// Rules with the same key share these parts.
     parts: Arc<[KeyPlanPart]>,
-    /// The keys that requests without all of these parts have, in this order.
+    /// The fallback keys, in order, for requests that lack one of these parts.
     fallbacks: Option<Arc<[Box<[KeyPlanPart]>]>>,
 }
 
 impl KeyPlan {
-    /// This plan, or the same that another rule has.
+    /// This plan, or an equal one of another rule, to share memory.
     pub(crate) fn shared(self, known: &mut HashMap<String, Self, fast::FixedState>) -> Self {
         known
             .entry(format!("{:?} {:?}", self.parts, self.fallbacks))
@@ -36,16 +36,16 @@ impl KeyPlan {
 pub(super) struct KeyPlanPart {
     pub(super) fact: Box<str>,
     slot: u32,
-    /// How many bits of an address count, if it is one.
+    /// How many bits of an address identify it, if the fact is an address.
     bits: Option<PartBits>,
 }
 
-/// How many bits of an address count.
+/// How many bits of an address identify it.
 #[derive(Clone, Copy, Debug)]
 enum PartBits {
-    /// As many as the policy says.
+    /// The number in the policy.
     Own(ClientBits),
-    /// As many as those say who fill in the facts of requests.
+    /// The number that the caller set in the facts.
     OfFacts,
 }
 
@@ -60,7 +60,7 @@ impl KeyPlan {
         }
     }
 
-    /// All keys of a rule.
+    /// The plan of all keys of a rule.
     pub(crate) fn of(rule: &Rule, slots: &mut FactIndex) -> Self {
         let mut keys = rule.keys();
         let own = Self::new(keys.next().unwrap_or_default(), slots);
@@ -77,24 +77,24 @@ impl KeyPlan {
         }
     }
 
-    /// Its keys, each a list of parts; one without any if all requests share it.
+    /// The keys, each a list of parts. One empty list if all requests share a counter.
     fn keys(&self) -> impl Iterator<Item = &[KeyPlanPart]> {
         let fallbacks = self.fallbacks.iter().flat_map(|keys| keys.iter());
         iter::once(&*self.parts).chain(fallbacks.map(|key| &**key))
     }
 
-    /// The names of the facts of each key, in their order.
+    /// The names of the facts of each key, in order.
     pub(crate) fn fact_lists(&self) -> impl Iterator<Item = Vec<&str>> {
         self.keys()
             .map(|key| key.iter().map(|part| &*part.fact).collect())
     }
 
-    /// The names of the facts that make its first key.
+    /// The names of the facts of the first key.
     pub(crate) fn facts(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().map(|part| &*part.fact)
     }
 
-    /// The names of the facts that make its keys, and how many bits of each count if it is an address.
+    /// The names of the facts of all keys, with the bits that count if the fact is an address.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, Option<ClientBits>)> {
         let parts = self.keys().flatten();
         parts.map(|part| {
@@ -105,7 +105,7 @@ impl KeyPlan {
         })
     }
 
-    /// The names of the facts of the key that a request with these facts has; none if it lacks each.
+    /// The names of the facts of the key that a request with these facts has. `None` if it has no key.
     pub(crate) fn facts_for(&self, facts: &Facts<'_>) -> Option<impl Iterator<Item = &str>> {
         let (_, parts) = self.choose_key(facts)?;
         Some(parts.iter().map(|part| &*part.fact))
@@ -116,13 +116,13 @@ impl KeyPlan {
         self.parts.is_empty() && self.fallbacks.is_none()
     }
 
-    /// The key that a request with these facts has, and its number; none if it lacks a part of each.
+    /// The first key whose facts are all present, and its number. `None` if the facts lack a part of each key.
     pub(super) fn choose_key(&self, facts: &Facts<'_>) -> Option<(u8, &[KeyPlanPart])> {
         let has_all = |key: &&[KeyPlanPart]| key.iter().all(|part| facts.get(&part.fact).is_some());
         (0..).zip(self.keys()).find(|(_, key)| has_all(key))
     }
 
-    /// The fingerprint of a request's key, or none if it lacks a part of each.
+    /// The fingerprint of a request's key. `None` if the request lacks a part of each key.
     #[inline(always)]
     pub(crate) fn fingerprint(
         &self,
@@ -136,7 +136,7 @@ impl KeyPlan {
         }
     }
 
-    /// The fingerprint that all requests without a key share: no key has it, as no value begins with this number.
+    /// The fingerprint that requests without a key share. No key has it, because no value starts with this number.
     pub(crate) fn missing(hashers: &KeyHashers) -> [u64; 2] {
         hashers.start().map(|mut hasher| {
             hasher.write_u128(MISSING);
@@ -148,7 +148,8 @@ impl KeyPlan {
 impl KeyPlanPart {
     fn new(part: &KeyPart, slots: &mut FactIndex) -> Self {
         let (fact, bits) = match part {
-            // An IPv6 client has more addresses than any table has keys, so each would be a fresh limit.
+            // An IPv6 client has more addresses than any table has keys. If each address were a key, a client could
+            // start a fresh limit at will.
             KeyPart::Fact(fact) if fact == IP => (fact, Some(PartBits::OfFacts)),
             KeyPart::Fact(fact) => (fact, None),
             KeyPart::Network { fact, bits } => (fact, Some(PartBits::Own(ClientBits::both(*bits)))),
@@ -166,7 +167,7 @@ impl KeyPlanPart {
 }
 
 impl KeyPlanPart {
-    /// The network of the client, if the value that these facts have is an address and only a part of it counts.
+    /// The network of the client, if the value is an address and only a part of it counts.
     pub(super) fn network(&self, facts: &Facts<'_>, value: &str) -> Option<Network> {
         let bits = self.bits?.resolve(facts);
         Some(Address::parse(value)?.client_network(bits))
@@ -183,8 +184,8 @@ impl PartBits {
     }
 }
 
-/// The fingerprint of the first key after a rule's own whose parts a request has. Its number comes first, so that none is
-/// a key of another's.
+/// The fingerprint of the first fallback key whose parts the request has. The key's number is hashed first, so that
+/// keys with equal values differ.
 #[inline(never)]
 fn fallback_fingerprint(
     keys: &[Box<[KeyPlanPart]>],
@@ -200,7 +201,7 @@ fn fallback_fingerprint(
     })
 }
 
-/// The fingerprint of these parts, after what was fed before; none if a request lacks one.
+/// The fingerprint of these parts, after what was hashed before. `None` if the request lacks one.
 #[inline(always)]
 fn fingerprint(
     parts: &[KeyPlanPart],
@@ -215,7 +216,8 @@ fn fingerprint(
                 .map(|own| own.client_network(bits.resolve(known.facts)).first),
             None => None,
         };
-        // The top byte of the first number says what it is, and how it goes on.
+        // The top byte of the first number states the kind of value, and so how many bytes follow: no two lists of
+        // values hash the same bytes.
         let Some(address) = address else {
             let number = pack_text(text);
             low.write_u128(number);
@@ -235,23 +237,23 @@ fn fingerprint(
     Some([low.finish(), high.finish()])
 }
 
-/// The longest text that fits into a number with its length.
+/// The longest text that fits in one number with its length.
 const PACKED: usize = 15;
-/// The top byte of the first number of a longer text, and of an address.
+/// The top byte of the first number for a longer text, and for an address.
 const LONG: u128 = 0x80 << 120;
 const ADDRESS: u128 = 0x81 << 120;
-/// The top byte of what stands before a key to fall back to, and in place of one that is missing.
+/// The top byte of the number before a fallback key, and of the number in place of a missing key.
 const FALLBACK: u128 = 0x82 << 120;
 const MISSING: u128 = 0x83 << 120;
 
-/// A text in one number, with its length in the top byte; of one that doesn't fit, the length alone.
+/// Packs a text in one number, with its length in the top byte. For a text that doesn't fit, only the length.
 #[inline]
 fn pack_text(text: &str) -> u128 {
     let length = text.len();
     if length > PACKED {
         return LONG | length as u128;
     }
-    // What is beyond eight bytes is the end of the last eight.
+    // The bytes after the first eight are the end of the last eight.
     let beyond = match text.as_bytes().last_chunk::<8>() {
         Some(last) if length > 8 => u64::from_le_bytes(*last) >> (8 * (16 - length)),
         _ => 0,
@@ -326,7 +328,7 @@ mod tests {
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("64:ff9b::203.0.113.7"), of("203.0.113.7"));
         assert_ne!(of("64:ff9b::203.0.113.7"), of("64:ff9b::203.0.113.8"));
-        // Who fills in facts may say how much of an address is one client.
+        // The caller may set how many bits of an address identify a client.
         let by = |ip, v4, v6| {
             let facts = Facts::new().with("ip", ip).with_client_prefixes(v4, v6);
             fingerprint(&parts, &facts, &hashers)
@@ -335,7 +337,7 @@ mod tests {
         assert_ne!(by("2001:db8::1", 32, 56), by("2001:db8:0:100::1", 32, 56));
         assert_ne!(by("2001:db8::1", 32, 128), by("2001:db8::2", 32, 128));
         assert_eq!(by("203.0.113.7", 24, 64), by("203.0.113.8", 24, 64));
-        // Any other fact is its text.
+        // Any other fact is compared as text.
         let parts = [KeyPart::Fact("peer".to_owned())];
         let of = |ip| fingerprint(&parts, &Facts::new().with("peer", ip), &hashers);
         assert_ne!(of("2001:db8::1"), of("2001:db8::2"));
@@ -358,7 +360,7 @@ mod tests {
         };
         let user = of(&[("user", "42")]);
         assert_ne!(user, of(&[("account", "42")]));
-        // What the first key has is all that counts, and it is the same as without others.
+        // If the first key is complete, it alone counts, and its fingerprint is the same as without fallbacks.
         assert_eq!(
             user,
             of(&[("account", "7"), ("user", "42"), ("ip", "1.2.3.4")])
@@ -375,7 +377,7 @@ mod tests {
             of(&[("tenant", "42"), ("ip", "")]),
             of(&[("account", "42")])
         );
-        // A key of several parts is missing if one of them is.
+        // A key of several parts is missing if one part is.
         assert_eq!(of(&[("tenant", "42")]), None);
         assert_eq!(of(&[]), None);
         let missing = KeyPlan::missing(&hashers);

@@ -1,4 +1,4 @@
-//! What sort of limit a check is of, and what headers say about it.
+//! The kinds of limits, and what headers show about them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tollgate::{Algorithm, Rate};
 
 use crate::policy::{Adaptive, FailureModes, OnStoreFailure};
 
-/// What sort of limit, and how much.
+/// The kind of a limit, and its size.
 ///
 /// ```
 /// use tollgate::quota::Quota;
@@ -24,27 +24,29 @@ use crate::policy::{Adaptive, FailureModes, OnStoreFailure};
 #[derive(Clone, Debug, PartialEq, derive_more::Display)]
 #[non_exhaustive]
 pub enum LimitKind {
-    /// So many in a time.
+    /// A count per period.
     #[display("{rate}")]
     Rate {
-        /// How many.
+        /// The rate.
         rate: Rate,
-        /// How they are counted.
+        /// The algorithm that counts it.
         algorithm: Algorithm,
     },
     /// A total over a long period.
     #[display("{_0}")]
     Quota(Quota),
-    /// So many at once.
+    /// A count of requests in flight.
     #[display("{_0} concurrent")]
     Concurrency(u32),
-    /// As many at once as a law finds. The [engine](crate::Engine) counts it itself, and asks no backend about it.
+    /// A concurrency limit that an algorithm sets. The [engine](crate::Engine) counts it itself, and queries no
+    /// backend for it.
     #[display("{_0}")]
     Adaptive(Adaptive),
 }
 
 impl LimitKind {
-    /// How many it allows in its [window](Self::window), or at once, at most if it adapts; none if it limits nothing.
+    /// How many requests the limit allows in its [window](Self::window), or in flight (at most, if it adapts). `None`
+    /// if it limits nothing.
     ///
     /// ```
     /// use std::time::Duration;
@@ -66,8 +68,8 @@ impl LimitKind {
         }
     }
 
-    /// The time that its [quota](Self::quota) is for; none if it is for none, or for days and months of a
-    /// calendar, which aren't equally long.
+    /// The window of its [quota](Self::quota). `None` if it has none, or if it is a calendar's day or month, since
+    /// these vary in length.
     pub fn window(&self) -> Option<Duration> {
         match self {
             Self::Rate { rate, .. } => rate.period(),
@@ -77,9 +79,8 @@ impl LimitKind {
     }
 }
 
-/// As a policy says it.
 impl LimitKind {
-    /// What a limit of this kind does while the store can't be asked.
+    /// What a limit of this kind does while the store is unavailable.
     pub(crate) const fn failure_in(&self, modes: &FailureModes) -> OnStoreFailure {
         match self {
             Self::Rate { .. } => modes.rate,

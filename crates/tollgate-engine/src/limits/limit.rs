@@ -1,4 +1,4 @@
-//! A limit: what a check is judged by, and which state it is kept in.
+//! A limit: the kind that decides a check, and the counter that keeps its state.
 
 use tollgate::{Algorithm, LimitError, Rate};
 
@@ -7,7 +7,7 @@ use super::kind::LimitKind;
 use super::prepared_state::PreparedList;
 use crate::policy::{Counting, OnStoreFailure, Settlement};
 
-/// What one check is judged by.
+/// A limit, by which checks are decided.
 ///
 /// ```
 /// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
@@ -19,36 +19,36 @@ use crate::policy::{Counting, OnStoreFailure, Settlement};
 /// assert_eq!((limit.on_store_failure(), limit.counting()), (OnStoreFailure::Closed, Counting::Exact));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-// What every decision reads comes first and is small: of ten thousand limits few are in a cache.
+// The fields that every decision reads come first and are small: of ten thousand limits, few are in the CPU's cache.
 #[derive(Clone, Debug)]
 pub struct Limit {
     pub(crate) compiled: CompiledLimit,
-    /// Of the counter.
+    /// The number of the counter.
     pub(crate) id: u64,
-    /// Whether a refusal holds as long as it says, whatever others do.
+    /// Whether a denial holds for as long as reported, whatever other requests do.
     pub(crate) is_lasting: bool,
-    /// Whether what it is asked for is an estimate, to be settled.
+    /// Whether the costs of this limit are estimates, to be settled.
     pub(crate) is_estimated: bool,
     pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) counting: Counting,
     details: Box<Details>,
 }
 
-/// What most decisions don't read.
+/// The fields that most decisions don't read.
 #[derive(Clone, Debug)]
 struct Details {
     kind: LimitKind,
-    /// The limit that this stands in for, if it does.
+    /// The limit that this one replaces while an override is in force.
     stands_for: Option<LimitKind>,
     counter: Counter,
-    /// The fact by which a cluster keeps it with others on one node.
+    /// The fact that decides the hash slot in a cluster.
     slot: Option<Box<str>>,
     estimates: Estimates,
     carry_over: CarryOver,
     prepared: PreparedList,
 }
 
-/// What a key of a store keeps when it is asked by another rate than the one before.
+/// What a key in a store keeps when it is checked with another rate than before.
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate};
@@ -62,27 +62,27 @@ struct Details {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CarryOver {
-    /// The tokens that were spent, by limits of one algorithm and period.
+    /// The tokens that were spent, among limits of one algorithm and period.
     #[default]
     Tokens,
-    /// The theoretical arrival time: the time until all of the bucket is there again, whatever the rate. This is what
+    /// The theoretical arrival time: the time until the bucket is full again, whatever the rate. This is what
     /// redis-cell keeps.
     Time,
 }
 
-/// Whether a limit's counter keeps track of estimates that are held of it.
+/// Whether a limit's counter keeps estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Estimates {
-    /// There are none: costs are known.
+    /// It keeps none: costs are final.
     #[default]
     None,
-    /// Those of other limits that count in it.
+    /// It keeps estimates of other limits that share the counter.
     OfOthers,
-    /// Its own.
+    /// It keeps estimates of this limit.
     Own(Settlement),
 }
 
-/// Which state a limit is kept in, together with the key: limits of the same counter count together.
+/// The counter that keeps a limit's state, together with the key. Limits with the same counter count together.
 ///
 /// ```
 /// use tollgate_engine::backend::{Counter, LimitKind, StandaloneLimit};
@@ -94,18 +94,18 @@ pub(crate) enum Estimates {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// The rule's name, or the one by which rules share it.
+    /// The rule's name, or the name under which rules share the counter.
     pub name: String,
-    /// Which of the limits of that rule with the same algorithm and period. With these it follows from the
-    /// rule, whatever was in force before, and is the same in every process.
+    /// The number of this limit among those of the rule with the same algorithm and period. The counter's identity
+    /// thus follows from the rule alone, whatever policy was in force before, and is the same in every process.
     pub ordinal: usize,
-    /// Tells it from all others of its engine.
+    /// The counter's number, unique in its engine.
     pub id: u64,
 }
 
 impl Limit {
-    /// A limit of this counter, which a fleet counts exactly: in a store, quotas are closed while that can't be
-    /// asked, and others judged locally.
+    /// A limit with this counter, which a fleet counts exactly. While the store is unavailable, quotas are closed,
+    /// and other limits are decided locally.
     pub(crate) fn new(kind: LimitKind, counter: Counter) -> Result<Self, LimitError> {
         Ok(Self {
             compiled: CompiledLimit::new(&kind)?,
@@ -129,14 +129,14 @@ impl Limit {
         })
     }
 
-    /// This limit, whose counter no other limit counts in: then time alone ends a refusal of most rates.
+    /// Marks the counter as this limit's alone. Then time alone ends a denial of most rates.
     pub(crate) fn with_own_counter(mut self) -> Self {
         self.is_lasting = matches!(self.kind(), LimitKind::Rate { algorithm, .. }
             if *algorithm != Algorithm::SlidingCounter);
         self
     }
 
-    /// This limit, kept in a store in this way.
+    /// Sets how the limit is kept in a store.
     pub(crate) fn with_storage(
         mut self,
         on_store_failure: OnStoreFailure,
@@ -150,31 +150,32 @@ impl Limit {
         self
     }
 
-    /// This limit, of whose keys a store keeps this.
+    /// Sets what a key keeps in a store when the rate changes.
     pub(crate) fn with_carry_over(mut self, carry_over: CarryOver) -> Self {
         self.details.carry_over = carry_over;
         self.details.prepared = PreparedList::default();
-        // A denial is repeated by limits that nobody else asks by. Here each caller brings a limit along, and whoever
-        // forgets a key may do so by another process.
+        // A cached denial assumes that every caller uses the same limit. With `Time`, each caller brings its own, and
+        // may clear a key by another process.
         self.is_lasting &= carry_over == CarryOver::Tokens;
         self
     }
 
-    /// This limit, whose counter keeps track of estimates.
+    /// Sets whether the counter keeps estimates.
     pub(crate) fn with_estimates(mut self, estimates: Estimates) -> Result<Self, LimitError> {
-        // Slots are held in any case.
+        // Permits are held in any case.
         if matches!(self.kind(), LimitKind::Concurrency(_)) {
             return Ok(self);
         }
         self.details.estimates = estimates;
         self.is_estimated = matches!(estimates, Estimates::Own(_));
-        // What comes back may let others pass sooner than they were told.
+        // A refund of an estimate may let other requests pass sooner than they were told.
         self.is_lasting &= estimates == Estimates::None;
         self.compiled = CompiledLimit::new(&self.stored_kind(self.kind()))?;
         Ok(self)
     }
 
-    /// The kind as it is kept: GCRA's one word has no room for estimates, and a token bucket decides the same.
+    /// The kind as it is kept. The one word of GCRA's state has no room for estimates, and a token bucket decides the
+    /// same.
     fn stored_kind(&self, kind: &LimitKind) -> LimitKind {
         match kind {
             LimitKind::Rate {
@@ -188,7 +189,7 @@ impl Limit {
         }
     }
 
-    /// This limit, kept in the state of another and where that is.
+    /// Moves this limit to the counter of another limit, and to the place where that is kept.
     pub(crate) fn with_counter_of(mut self, other: &Self) -> Self {
         self.id = other.id;
         self.on_store_failure = other.on_store_failure;
@@ -198,19 +199,19 @@ impl Limit {
         self
     }
 
-    /// What backends have prepared of it.
+    /// The values that backends have prepared for this limit.
     #[inline]
     pub(super) fn prepared(&self) -> &PreparedList {
         &self.details.prepared
     }
 
-    /// What sort of limit, and how much.
+    /// The kind of the limit, and its size.
     pub fn kind(&self) -> &LimitKind {
         &self.details.kind
     }
 
-    /// The kind that its counter is of: its own, unless it stands in for the limit of a rule, as an operator's override
-    /// does. A store names counters by it, so that both count in one.
+    /// The kind of its counter: its own, unless the limit replaces one of a rule, as an operator's override does. A
+    /// store names counters by this kind, so that both limits use one counter.
     ///
     /// ```
     /// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
@@ -223,28 +224,28 @@ impl Limit {
         self.details.stands_for.as_ref().unwrap_or(self.kind())
     }
 
-    /// Which state it is kept in.
+    /// The counter that keeps its state.
     pub fn counter(&self) -> &Counter {
         &self.details.counter
     }
 
-    /// What a request gets while the backend can't be asked.
+    /// What a request gets while the store is unavailable.
     pub fn on_store_failure(&self) -> OnStoreFailure {
         self.on_store_failure
     }
 
-    /// How a fleet counts it together, or that each node counts by itself.
+    /// How a fleet counts together, or that each node counts by itself.
     pub fn counting(&self) -> Counting {
         self.counting
     }
 
-    /// What a key of it keeps in a store when it is asked by another rate.
+    /// What a key keeps in a store when it is checked with another rate.
     pub fn carry_over(&self) -> CarryOver {
         self.details.carry_over
     }
 
-    /// How a cost of it is settled, if that is an estimate: what is asked for is then held until
-    /// [`OracleAnswer::pass`](super::StoreQuery::pass) is told what the request did cost.
+    /// How a cost is settled, if it is an estimate. The estimate is then held until
+    /// [`Answer::pass`](super::Answer::pass) gets the actual cost.
     ///
     /// ```
     /// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
@@ -260,26 +261,26 @@ impl Limit {
         }
     }
 
-    /// Whether a cost of it is an estimate.
+    /// Whether the cost is an estimate.
     #[inline]
     pub fn is_estimated(&self) -> bool {
         self.is_estimated
     }
 
-    /// Whether its counter keeps track of estimates: its own, or those of others that count in it.
+    /// Whether the counter keeps estimates, of this limit or of others that share the counter.
     pub fn keeps_estimates(&self) -> bool {
         self.details.estimates != Estimates::None
     }
 
-    /// The fact by which a cluster keeps it with others on one node, if the rule names one.
+    /// The fact that decides the hash slot in a cluster, if the rule names one.
     pub fn hash_tag(&self) -> Option<&str> {
         self.details.slot.as_deref()
     }
 
-    /// The same limit cut down to `parts` of `all`: at least one, and never more than it is.
+    /// Scales this limit down to `parts` of `all`: to at least one, and never above its size.
     ///
     /// # Errors
-    /// If the algorithm doesn't take the rate.
+    /// If the algorithm doesn't support the rate.
     ///
     /// ```
     /// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
@@ -292,6 +293,7 @@ impl Limit {
         let cut = |count: u64| {
             let (parts, all) = (u128::from(parts), u128::from(all.max(1)));
             let count = u128::from(count);
+            // At least one, unless the limit itself is zero.
             let cut = (count * parts).div_ceil(all).clamp(count.min(1), count);
             u64::try_from(cut).unwrap_or(u64::MAX)
         };
@@ -310,22 +312,22 @@ impl Limit {
                 let most = u32::try_from(cut(u64::from(*most))).unwrap_or(*most);
                 LimitKind::Concurrency(most)
             }
-            // It is each process's own.
+            // Each process has its own limit already, so there is nothing to divide.
             LimitKind::Adaptive(own) => LimitKind::Adaptive(*own),
         };
         self.with_kind(kind)
     }
 
-    /// A limit that stands in for this one for a while, and counts where this one does.
+    /// A limit that replaces this one for a while, and shares its counter.
     pub(crate) fn overridden_by(&self, kind: LimitKind) -> Result<Self, LimitError> {
         let mut limit = self.with_kind(kind)?;
         limit.details.stands_for = Some(self.counter_kind().clone());
-        // What it denies may pass sooner, when it stands in no more.
+        // When the override expires, a denied request may be allowed sooner than reported.
         limit.is_lasting = false;
         Ok(limit)
     }
 
-    /// The same counter by another limit.
+    /// Another limit with the same counter.
     pub(crate) fn with_kind(&self, kind: LimitKind) -> Result<Self, LimitError> {
         let mut limit = self.clone();
         limit.compiled = CompiledLimit::new(&self.stored_kind(&kind))?;

@@ -1,4 +1,4 @@
-//! What a backend has prepared of a limit, kept with the limit: found without a look-up, and gone with it.
+//! What a backend has prepared for a limit, stored in the limit: read without a lookup, and dropped with it.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::limit::Limit;
 
-/// A place of its own that a backend has in every limit, for what it has prepared of it: filled when a policy is
-/// put in force ([`supports`](crate::backend::Backend::supports)) or a check first needs it, and read with each check.
+/// A place that a backend has in every limit, for a value that it prepared. The backend fills it when a policy is put
+/// in force ([`supports`](crate::backend::Backend::supports)) or when a check first needs it, and reads it with each
+/// check.
 ///
-/// A limit keeps a value for each backend that it was asked by, so two backends never see each other's.
+/// A limit keeps one value for each backend that used it, so two backends never see each other's.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -27,13 +28,13 @@ use super::limit::Limit;
 #[derive(derive_more::Debug)]
 #[debug("Prepared {{ .. }}")]
 pub struct Prepared<T> {
-    /// Tells it from all others of this process.
+    /// Unique in this process.
     owner: u64,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T: Send + Sync + 'static> Prepared<T> {
-    /// A place in every limit that nothing was prepared in yet.
+    /// A place in every limit, empty at first.
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
@@ -42,7 +43,7 @@ impl<T: Send + Sync + 'static> Prepared<T> {
         }
     }
 
-    /// What was prepared of this limit, if it was.
+    /// The value prepared for this limit, if there is one.
     #[inline]
     pub fn get<'a>(&self, limit: &'a Limit) -> Option<&'a T> {
         let mut list = limit.prepared();
@@ -55,10 +56,11 @@ impl<T: Send + Sync + 'static> Prepared<T> {
         None
     }
 
-    /// What was prepared of this limit, made now if need be. Two threads may both make it; one is kept.
+    /// The value prepared for this limit, made now if there is none. Two threads may both make one; the first to
+    /// store it wins.
     ///
     /// # Errors
-    /// Those of `make`; nothing is kept then.
+    /// The error of `make`. Nothing is stored then.
     pub fn get_or_make<'a, E>(
         &self,
         limit: &'a Limit,
@@ -92,7 +94,8 @@ impl<T: Send + Sync + 'static> Default for Prepared<T> {
     }
 }
 
-/// What backends have prepared of one limit, in the order in which they first asked: there are one or two.
+/// The values that backends have prepared for one limit, in a linked list in the order of their first use: there are
+/// one or two.
 #[derive(Default, derive_more::Debug)]
 #[debug("PreparedList")]
 pub(crate) struct PreparedList(OnceLock<Box<Entry<dyn Any + Send + Sync>>>);
@@ -103,7 +106,7 @@ struct Entry<T: ?Sized> {
     value: T,
 }
 
-/// A copy has nothing prepared: it is made to be changed.
+/// A copy starts without prepared values, because copies are made to be changed.
 impl Clone for PreparedList {
     fn clone(&self) -> Self {
         Self::default()

@@ -9,9 +9,9 @@ use crate::address::{Family, Network};
 use crate::facts::Facts;
 use crate::key_text::{QuotedText, write_pair};
 
-/// What stands for the key of requests that lack one, where they count together.
+/// The text in place of the key, for requests that lack one and count together.
 pub(crate) const MISSING_KEY: &str = "(missing key)";
-/// What the bytes of a key to fall back to begin with, and those of a missing one. A value begins with 0, 4 or 6.
+/// The first byte of a fallback key, and of a missing key. The bytes of a value start with 0, 4 or 6.
 const FALLBACK: u8 = 1;
 const MISSING: u8 = 2;
 
@@ -22,7 +22,7 @@ enum KeyValue<'a> {
 }
 
 impl KeyValue<'_> {
-    /// Feeds it so that no two lists of values feed the same.
+    /// Feeds the value so that no two lists of values feed the same bytes.
     fn feed(&self, feed: &mut impl FnMut(&[u8])) {
         match self {
             Self::Text(text) => {
@@ -43,10 +43,10 @@ impl KeyValue<'_> {
     }
 }
 
-/// The key of a request for one rule: its values, and a fingerprint of them.
+/// The key of a request for one rule: its values, and their fingerprint.
 ///
-/// Two of n keys share a 128-bit fingerprint with probability n² / 2¹²⁹. As text it reads
-/// `user=42 ip=2001:db8::/64`, or `(missing key)` for requests without one that count together; [`bytes`](Self::write_bytes) are for stores.
+/// Two of n keys share a 128-bit fingerprint with probability n² / 2¹²⁹. As text it reads `user=42 ip=2001:db8::/64`,
+/// or `(missing key)` for requests without a key that count together. The [bytes](Self::write_bytes) are for stores.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -80,7 +80,7 @@ impl<'a> RequestKey<'a> {
         }
     }
 
-    /// A key of which no more is known than this.
+    /// A key of which only the fingerprint is known.
     pub(crate) fn unnamed(fingerprint: [u64; 2]) -> Self {
         static NOTHING: LazyLock<(KeyPlan, Facts<'static>)> =
             LazyLock::new(|| (KeyPlan::default(), Facts::new()));
@@ -88,7 +88,7 @@ impl<'a> RequestKey<'a> {
         Self::new(plan, facts, fingerprint)
     }
 
-    /// Whether it is of this set of facts.
+    /// Whether the key was made from this set of facts.
     pub(crate) fn has_facts(&self, facts: &Facts<'_>) -> bool {
         std::ptr::eq(
             std::ptr::from_ref(self.facts).cast::<()>(),
@@ -96,13 +96,14 @@ impl<'a> RequestKey<'a> {
         )
     }
 
-    /// A hash of 128 bits, by seeds that this engine alone has.
+    /// A hash of 128 bits, with seeds that this engine alone has.
     pub fn fingerprint(&self) -> [u64; 2] {
         self.fingerprint
     }
 
-    /// Its values, the same for the same key in every process, and others for every other key of the
-    /// rule: each with its length, so that `ab`, `c` is not `a`, `bc`; before those of a key to fall back to stands its number.
+    /// Writes its values as bytes, which are the same in every process and differ from those of every other key of
+    /// the rule. Each value has its length before it, so that `ab`, `c` isn't `a`, `bc`. A fallback key has its
+    /// number before its values.
     pub fn write_bytes(&self, write: &mut impl FnMut(&[u8])) {
         let Some((number, parts)) = self.plan.choose_key(self.facts) else {
             return write(&[MISSING]);
@@ -115,9 +116,8 @@ impl<'a> RequestKey<'a> {
         }
     }
 
-    /// Shows each of its values to `show`, with the name of its fact, as text that is the same in every
-    /// process. Of requests that lack a key, where they count together, it shows `(missing key)`, which is no fact's name,
-    /// with an empty value.
+    /// Calls `show` with the fact's name and the text of each value, which is the same in every process. For requests
+    /// that lack a key and count together, it is `(missing key)`, which is no fact's name, with an empty value.
     ///
     /// ```
     /// use tollgate_engine::backend::{RequestKey, StandaloneLimit};
@@ -138,7 +138,7 @@ impl<'a> RequestKey<'a> {
         });
     }
 
-    /// The same, until `show` fails.
+    /// As [`each`](Self::each), until `show` fails.
     pub(crate) fn try_each(&self, mut show: impl FnMut(&str, &str) -> fmt::Result) -> fmt::Result {
         let Some((_, parts)) = self.plan.choose_key(self.facts) else {
             return show(MISSING_KEY, "");
@@ -149,7 +149,7 @@ impl<'a> RequestKey<'a> {
         })
     }
 
-    /// Whether all requests share it.
+    /// Whether all requests share this key.
     pub fn is_empty(&self) -> bool {
         self.plan.is_empty()
     }
@@ -213,15 +213,15 @@ mod tests {
             ..Rule::new("a", Limits::default())
         };
         let plan = KeyPlan::of(&rule, &mut FactIndex::default());
-        let told = |facts: &Facts<'_>| {
+        let describe = |facts: &Facts<'_>| {
             let key = RequestKey::new(&plan, facts, [0; 2]);
             let mut bytes = Vec::new();
             key.write_bytes(&mut |piece| bytes.extend_from_slice(piece));
             (key.to_string(), bytes)
         };
-        let user = told(&Facts::new().with("user", "::1").with("ip", "::1"));
-        let ip = told(&Facts::new().with("ip", "::1"));
-        let none = told(&Facts::new().with("tenant", "::1"));
+        let user = describe(&Facts::new().with("user", "::1").with("ip", "::1"));
+        let ip = describe(&Facts::new().with("ip", "::1"));
+        let none = describe(&Facts::new().with("tenant", "::1"));
         assert_eq!(
             (&*user.0, &*ip.0, &*none.0),
             ("user=::1", "ip=::/64", "(missing key)")

@@ -1,4 +1,4 @@
-//! A limit of no policy, for those who use a backend directly.
+//! A limit outside a policy, for programs that use a backend directly.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use crate::facts::Facts;
 use crate::matcher::FactIndex;
 use crate::policy::{Counting, KeyPart, OnStoreFailure};
 
-/// A limit of no policy, by one key: what asks a [`Backend`](crate::backend::Backend) without an engine.
+/// A limit outside a policy, with one key, to query a [`Backend`](crate::backend::Backend) without an engine.
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate, clock::Manual};
@@ -36,17 +36,17 @@ pub struct StandaloneLimit {
     hashers: KeyHashers,
 }
 
-/// Counters of no rule are numbered downwards from the largest number; those of rules upwards from one.
+/// Numbers standalone counters downwards from the largest number. Those of rules count upwards from one.
 static NEXT_COUNTER: AtomicU64 = AtomicU64::new(1);
 
 /// The fact that is the key.
 const KEY: &str = "key";
 
 impl StandaloneLimit {
-    /// A limit that is kept under this name.
+    /// A limit whose counter has this name.
     ///
     /// # Errors
-    /// If the algorithm doesn't take the rate.
+    /// If the algorithm doesn't support the rate.
     pub fn new(name: &str, kind: LimitKind) -> Result<Self, LimitError> {
         let mut slots = FactIndex::default();
         let plan = KeyPlan::new(&[KeyPart::Fact(KEY.to_owned())], &mut slots);
@@ -64,7 +64,7 @@ impl StandaloneLimit {
         })
     }
 
-    /// What happens while the store can't be asked: local unless said otherwise.
+    /// Sets what happens while the store is unavailable: local by default.
     #[must_use]
     pub fn on_store_failure(mut self, failure: OnStoreFailure) -> Self {
         let counting = self.limit.counting();
@@ -72,7 +72,7 @@ impl StandaloneLimit {
         self
     }
 
-    /// How a fleet counts it: exactly unless said otherwise.
+    /// Sets how a fleet counts: exactly by default.
     #[must_use]
     pub fn counting(mut self, counting: Counting) -> Self {
         let failure = self.limit.on_store_failure();
@@ -80,17 +80,17 @@ impl StandaloneLimit {
         self
     }
 
-    /// What a key keeps in a store when it is asked [by another rate](Self::at): tokens unless said otherwise.
+    /// Sets what a key keeps in a store when it is checked [with another kind](Self::with_kind): tokens by default.
     #[must_use]
     pub fn carry_over(mut self, carry_over: CarryOver) -> Self {
         self.limit = self.limit.with_carry_over(carry_over);
         self
     }
 
-    /// The same counter and keys by another limit.
+    /// Another limit with the same counter and keys.
     ///
     /// # Errors
-    /// If the algorithm doesn't take the rate.
+    /// If the algorithm doesn't support the rate.
     ///
     /// ```
     /// use tollgate::{Algorithm, Rate, clock::Manual};
@@ -102,7 +102,7 @@ impl StandaloneLimit {
     /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let ada = StandaloneLimit::facts("ada");
     /// assert!(memory.answer(&[hourly.check(&ada, 3)]).allowed);
-    /// // Three of its four are spent.
+    /// // Three of the four are spent.
     /// assert!(!memory.answer(&[minutely.check(&ada, 2)]).allowed);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -119,7 +119,7 @@ impl StandaloneLimit {
         &self.limit
     }
 
-    /// The facts of a key.
+    /// The facts for a key.
     #[inline]
     pub fn facts(key: &str) -> Facts<'_> {
         let mut facts = Facts::new();
@@ -127,7 +127,7 @@ impl StandaloneLimit {
         facts
     }
 
-    /// A question about the key of [these facts](Self::facts).
+    /// A check of the key of [these facts](Self::facts).
     #[inline]
     pub fn check<'a>(&'a self, facts: &'a Facts<'a>, cost: u64) -> Check<'a> {
         let fingerprint = facts.get(KEY).map(|key| self.hashers.of_text(key));

@@ -1,4 +1,4 @@
-//! A store that couldn't be asked, as a value: why, and what decided instead.
+//! An unavailable store as a value: why, and what decided instead.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use tollgate::{Decision, Outcome};
 
 use crate::policy::OnStoreFailure;
 
-/// A request that is denied because the store couldn't be asked may try again after so long.
+/// The `retry_after` of a request that is denied because the store is unavailable.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The store couldn't be asked about a check: why, and what its limit has chosen for that.
+/// The store was unavailable for a check: why, and which fallback its limit has.
 ///
 /// ```
 /// use tollgate_engine::backend::{FailureKind, StoreUnavailable};
@@ -22,13 +22,13 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreUnavailable {
-    /// Why.
+    /// Why the store was unavailable.
     pub kind: FailureKind,
     /// What decided instead of the store.
     pub fallback: OnStoreFailure,
 }
 
-/// What one check says by itself; or that nobody could be asked, and its limit is
+/// The decision of one check by itself; or that the store was unavailable, and the limit is
 /// [closed](OnStoreFailure::Closed) then.
 ///
 /// ```
@@ -45,26 +45,27 @@ pub struct StoreUnavailable {
 /// ```
 pub type CheckResult = Result<Decision, StoreUnavailable>;
 
-/// What clients are told of each check.
+/// The decisions that clients get for these results.
 pub(crate) fn decisions(each: &[CheckResult]) -> Vec<Decision> {
-    let told = |one: &CheckResult| one.unwrap_or_else(|store| store.decision());
-    each.iter().map(told).collect()
+    let decision = |one: &CheckResult| one.unwrap_or_else(|store| store.decision());
+    each.iter().map(decision).collect()
 }
 
 impl StoreUnavailable {
-    /// What a client is told of a limit that is closed: it is denied, says nothing of how much is left, and may try
-    /// again after a second.
+    /// The decision that a client gets from a closed limit: denied, with no information on what remains, and a retry
+    /// after a second.
     pub fn decision(&self) -> Decision {
         Decision::new(Outcome::Denied, 0, 0, RETRY_AFTER, Duration::ZERO)
     }
 
-    /// Whether the limit is closed while the store can't be asked: then a denial says nothing about the limit.
+    /// Whether the limit is closed while the store is unavailable. A denial then carries no information about the
+    /// limit.
     pub fn is_closed(&self) -> bool {
         self.fallback == OnStoreFailure::Closed
     }
 }
 
-/// Why a store couldn't be asked, told apart so that people know what to do.
+/// Why a store was unavailable, in classes that need different action.
 ///
 /// ```
 /// use tollgate_engine::backend::FailureKind;
@@ -75,51 +76,50 @@ impl StoreUnavailable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FailureKind {
-    /// No answer, or no connection, came in time.
+    /// No answer or connection came before the timeout.
     TimedOut,
-    /// Nothing listens there.
+    /// Nothing listens at the address.
     Refused,
-    /// A connection was closed or reset.
+    /// The connection was closed or reset.
     Disconnected,
-    /// There is no way there: no route, or another fault of the network.
+    /// There is no route to the host, or the network has another fault.
     Unreachable,
-    /// There is no such host, socket, or master that the sentinels know by this name.
+    /// There is no such host or socket, or the sentinels know no master of this name.
     NotFound,
-    /// A wrong or a missing password, or a user that the store doesn't know.
+    /// The password is wrong or missing, or the store doesn't know the user.
     Auth,
-    /// The user may not do what limits need.
+    /// The user lacks a permission that limits need.
     NoPermission,
-    /// No agreement about TLS: a certificate that isn't trusted, or one side speaks TLS and the other
-    /// doesn't.
+    /// The TLS handshake failed: a certificate isn't trusted, or only one side uses TLS.
     Tls,
-    /// It takes no writes: a replica, or a server that waits for its disk or its replicas.
+    /// The store takes no writes: it is a replica, or waits for its disk or its replicas.
     ReadOnly,
-    /// Its memory is used up.
+    /// The store's memory is full.
     OutOfMemory,
-    /// It still reads what it had kept.
+    /// The store is still loading its data.
     Loading,
-    /// It runs a script that doesn't end.
+    /// The store runs a script that doesn't end.
     Busy,
-    /// A cluster that moves its slots, or has none for a key.
+    /// The cluster moves hash slots, or has no node for the key's hash slot.
     Moved,
-    /// What came is no answer.
+    /// The response isn't valid.
     InvalidResponse,
-    /// A key holds what no limiter wrote.
+    /// The key holds a value that no limiter wrote.
     WrongType,
-    /// So many questions wait that no more are taken.
+    /// The queue of requests to the store is full.
     Full,
     /// The limit can't be kept in a store.
     Limit,
-    /// The runtime that asks has stopped.
+    /// The runtime of the store's client has stopped.
     Stopped,
-    /// It was asked outside of a Tokio runtime.
+    /// The client was called outside of a Tokio runtime.
     NoRuntime,
-    /// Anything else that the store said.
+    /// Any other error of the store.
     Other,
 }
 
 impl FailureKind {
-    /// Every kind, each at the place of its number.
+    /// Every kind, in the order of their numbers.
     pub const ALL: [Self; 20] = [
         Self::TimedOut,
         Self::Refused,
@@ -143,7 +143,7 @@ impl FailureKind {
         Self::Other,
     ];
 
-    /// Its one name, for people, metrics and files, such as `out-of-memory`.
+    /// The name for people, metrics and files, such as `out-of-memory`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TimedOut => "timed-out",
@@ -169,7 +169,7 @@ impl FailureKind {
         }
     }
 
-    /// Whether it stays until somebody does something about it here: waiting doesn't mend it.
+    /// Whether the failure lasts until a person fixes it: waiting doesn't help.
     pub const fn is_lasting(self) -> bool {
         matches!(
             self,

@@ -1,11 +1,11 @@
-//! Why an order can't be carried out.
+//! Why an override is rejected.
 
 use std::time::Duration;
 
 use super::{MAX_OVERRIDE_DURATION, MAX_OVERRIDES};
 use crate::matcher::glob::MAX_PARTS;
 
-/// Why an order can't be carried out, or nobody is found, and what to do about it.
+/// Why an override is rejected, or a lookup finds no key, and what to do about it.
 ///
 /// ```
 /// use tollgate_engine::overrides::OverrideError;
@@ -21,16 +21,16 @@ pub enum OverrideError {
     UnknownRule {
         /// The name.
         rule: String,
-        /// One that is like it.
+        /// A similar name that exists.
         near: Option<String>,
     },
-    /// The rule is off, or all of the policy is.
+    /// The rule is off, or the whole policy is.
     #[display("{rule:?} is off")]
     Off {
         /// The rule.
         rule: String,
     },
-    /// The key isn't whole.
+    /// The key is incomplete.
     #[display("the key of {rule:?} is made of the fact {fact:?}: say {fact}=…")]
     LacksFact {
         /// The rule.
@@ -38,7 +38,8 @@ pub enum OverrideError {
         /// What its key needs.
         fact: String,
     },
-    /// The key has more than the rule's: it would be for more requests than was meant.
+    /// The target has a fact that isn't in the rule's key. Without it, the override would affect more requests than
+    /// intended.
     #[display("the key of {rule:?} isn't made of the fact {fact:?}: leave it out")]
     NotOfKey {
         /// The rule.
@@ -46,15 +47,15 @@ pub enum OverrideError {
         /// What its key isn't made of.
         fact: String,
     },
-    /// Neither the policy names this fact, nor do requests commonly have it.
+    /// The policy doesn't name this fact, and requests don't commonly have it.
     #[display("no rule of the policy names the fact {fact:?}: {}", did_you_mean(near).unwrap_or(ANY_FACT.to_owned()))]
     UnknownFact {
         /// The fact.
         fact: String,
-        /// One that is like it.
+        /// A similar fact that exists.
         near: Option<String>,
     },
-    /// A text that no address is, and no network.
+    /// The text is neither an address nor a network.
     #[display(
         "{fact}={value} is no address and no network: write {fact}=203.0.113.7 or {fact}=203.0.113.0/24"
     )]
@@ -64,7 +65,7 @@ pub enum OverrideError {
         /// The text.
         value: String,
     },
-    /// A value that no request has, as a path without its `/`.
+    /// No request has this value, such as a path without its `/`.
     #[display("{why}: {help}; {ANY_FACT}")]
     NeverMatches {
         /// Why.
@@ -72,12 +73,12 @@ pub enum OverrideError {
         /// What to write instead.
         help: String,
     },
-    /// A glob that can't be matched.
+    /// The glob is invalid.
     #[display(
         "the glob {_0:?} can't be matched: * is anything but /, ** anything, with at most 16 stars and {MAX_PARTS} characters after the first"
     )]
     BadGlob(String),
-    /// A network in a descriptor, whose values are compared as they are.
+    /// A descriptor has a network, but its values are compared as text.
     #[display(
         "values of a descriptor are compared as they are, and {key}={value} is a network: name one address, or block the network by a rule or in the policy"
     )]
@@ -87,58 +88,58 @@ pub enum OverrideError {
         /// The network.
         value: String,
     },
-    /// One key is looked for, and these values name many.
+    /// A lookup needs one key, and these values name several.
     #[display("{fact}={value} is many keys of {rule:?}: name one of them")]
     ManyKeys {
         /// The rule.
         rule: String,
         /// The fact.
         fact: String,
-        /// What stands for many.
+        /// The value that stands for several keys.
         value: String,
     },
-    /// The policy decides descriptors only, which have no facts.
+    /// The policy has only limits for descriptors, which have no facts.
     #[display(
         "the policy has limits of trees only, which know no facts: say the domain and the entries of a descriptor"
     )]
     OnlyTrees,
-    /// No rule has a key that these facts make.
+    /// No rule has a key of these facts.
     #[display(
         "no rule has a key that is made of these facts: name a rule, or, of a tree, the domain and the descriptor"
     )]
     NoKey,
-    /// The rule is a limit of a tree, whose keys are descriptors.
+    /// The rule is a limit of a descriptor tree, whose keys are descriptors.
     #[display("{rule:?} is a limit of a tree: say the domain and the entries of a descriptor")]
     WantsDescriptor {
         /// The limit.
         rule: String,
     },
-    /// A descriptor meets no limit, or another than was named.
+    /// No limit matches the descriptor, or another one than was named.
     #[display("{}", of_descriptor(rule.as_deref(), met.as_deref()))]
     OtherLimit {
-        /// The one that was named.
+        /// The limit that was named.
         rule: Option<String>,
-        /// The one that it meets.
+        /// The limit that matches.
         met: Option<String>,
     },
-    /// Nobody is named.
+    /// The target names no request.
     #[display("that would be for all requests: name a rule, or the facts of a key")]
     MissingTarget,
-    /// An override that doesn't say of which rule.
+    /// The limit override names no rule.
     #[display("name the rule whose limit is to be another")]
     MissingRule,
-    /// An override that says no limit.
+    /// The limit override has no limits.
     #[display("say the limit: a rate, a quota, or how many at once")]
     NoReplacement,
-    /// The rule has no such limit.
+    /// The rule has no limit of this kind.
     #[display("{rule:?} has no {sort}")]
     NoSuchLimit {
         /// The rule.
         rule: String,
-        /// What sort.
+        /// The kind of limit.
         sort: &'static str,
     },
-    /// The rule has several rates, none of which has the period.
+    /// The rule has several rates, and none has the period.
     #[display("{rule:?} has several rates ({}): say one by the period of one of them", rates.join(", "))]
     WhichRate {
         /// The rule.
@@ -146,7 +147,7 @@ pub enum OverrideError {
         /// Its rates.
         rates: Vec<String>,
     },
-    /// A rule that counts in windows is to have another period, of which its counter knows nothing.
+    /// The rule counts in windows, and its counter can't be read with another period.
     #[display(
         "{rule:?} counts {own} in windows, which say nothing of another period: say {asked} by the period of {own}, or change the policy"
     )]
@@ -155,10 +156,10 @@ pub enum OverrideError {
         rule: String,
         /// Its rate.
         own: String,
-        /// The one that was to stand in for it.
+        /// The rate that should replace it.
         asked: String,
     },
-    /// The limit can't be counted.
+    /// The limit is invalid.
     #[display("{rule:?} can't have that limit: {why}")]
     Limit {
         /// The rule.
@@ -166,30 +167,30 @@ pub enum OverrideError {
         /// Why.
         why: String,
     },
-    /// It would last no time, or too long.
+    /// The duration is zero or too long.
     #[display("{}", lasts(*_0))]
     InvalidDuration(Duration),
-    /// There are too many orders.
-    #[display("there are {MAX_OVERRIDES} orders, and no more are kept: withdraw some")]
+    /// The engine has too many overrides.
+    #[display("there are {MAX_OVERRIDES} overrides, and no more are kept: remove some")]
     Full,
-    /// There are orders by too many different sets of facts.
+    /// The overrides use too many different sets of facts.
     #[display(
-        "there are orders by {_0} different sets of facts, and no more are kept: name a rule"
+        "there are overrides by {_0} different sets of facts, and no more are kept: name a rule"
     )]
     TooManyFactSets(usize),
-    /// There are too many orders by globs and networks.
+    /// There are too many overrides with globs and networks.
     #[display(
-        "there are {_0} orders by globs and networks, and no more are kept: put them into the policy's block list"
+        "there are {_0} overrides by globs and networks, and no more are kept: put them into the policy's block list"
     )]
     TooManyPatterns(usize),
-    /// It has more text than is kept.
+    /// The override has too much text.
     #[display("{what} has {bytes} bytes, more than the {most} that are kept")]
     TooLong {
-        /// What has.
+        /// The part of the override that is too long.
         what: &'static str,
-        /// How much.
+        /// Its length.
         bytes: usize,
-        /// How much may be.
+        /// The longest that is kept.
         most: usize,
     },
 }
@@ -212,13 +213,13 @@ fn did_you_mean(near: &Option<String>) -> Option<String> {
 
 fn lasts(asked: Duration) -> String {
     if asked.is_zero() {
-        return "an order lasts for some time: say how long".to_owned();
+        return "an override needs a duration: say how long it lasts".to_owned();
     }
     let [most, days] = [MAX_OVERRIDE_DURATION, asked].map(|time| time.as_secs().div_ceil(86_400));
-    format!("an order lasts at most {most} days, not {days}: change the policy instead")
+    format!("an override lasts at most {most} days, not {days}: change the policy instead")
 }
 
-/// What is said of a descriptor.
+/// The message for a descriptor.
 fn of_descriptor(rule: Option<&str>, met: Option<&str>) -> String {
     match (rule, met) {
         (_, None) => "no limit of the domain is for this descriptor".to_owned(),

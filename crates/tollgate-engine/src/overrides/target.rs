@@ -1,4 +1,4 @@
-//! Who an order is for: a rule, and a key by the facts that make it.
+//! The target of an override: a rule, and a key by its facts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use crate::address::Network;
 use crate::facts::fact_name;
 use crate::key_text::{KeyTextError, QuotedText, read_pairs, write_pair};
 
-/// Who an order is for, or whom an operator looks for: a rule, tier or limit of a tree by name, and a key of it.
+/// The target of an override or of an operator's lookup: a rule, tier or limit of a tree by name, and a key of it.
 ///
-/// A key is named by the facts that make it, so that it is the same as that of a request which has them; of a rule by
-/// `ip/64`, any address of the network names it.
+/// A key is named by the facts that make it, so it equals the key of a request that has these facts. For a rule with
+/// `ip/64`, any address of the network names the key.
 ///
 /// ```
 /// use tollgate_engine::overrides::Target;
@@ -27,7 +27,7 @@ pub struct Target {
     pub(crate) key: TargetKey,
 }
 
-/// Whose requests.
+/// The requests that a target selects.
 ///
 /// ```
 /// use tollgate_engine::overrides::{Target, TargetKey};
@@ -37,15 +37,15 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TargetKey {
-    /// All.
+    /// All requests.
     AllRequests,
-    /// Those with these facts, in the order of their names.
+    /// Requests with these facts, in the order of their names.
     Facts(Vec<(String, String)>),
-    /// Those whose facts match all of these, in the order of their names.
+    /// Requests whose facts match all of these, in the order of their names.
     Patterns(Vec<(String, FactPattern)>),
-    /// Those with this descriptor.
+    /// Requests with this descriptor.
     Descriptor {
-        /// The domain that they are asked about in.
+        /// The domain of the requests.
         domain: String,
         /// Keys and values, from the outermost.
         entries: Vec<(String, String)>,
@@ -68,7 +68,7 @@ impl Target {
         }
     }
 
-    /// All requests that a rule, a tier or a limit of a tree (`domain/key=value/key`) is for.
+    /// All requests of a rule, a tier or a limit of a tree (`domain/key=value/key`).
     pub fn rule(name: impl Into<String>) -> Self {
         Self {
             rule: Some(name.into()),
@@ -87,7 +87,7 @@ impl Target {
         }
     }
 
-    /// All requests that have these facts, as they are written, whichever rules are for them.
+    /// All requests with exactly these facts, whichever rules apply to them.
     pub fn facts<N: Into<String>, V: Into<String>>(
         facts: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
@@ -95,8 +95,8 @@ impl Target {
         Self::patterns(None, exact)
     }
 
-    /// What an operator means who writes these values: those with a `*` are globs, and networks stand for their addresses.
-    /// With a rule, its key is made of them.
+    /// Reads values as operators write them: one with a `*` is a glob, and a network stands for its addresses. With a
+    /// rule, they make its key.
     ///
     /// ```
     /// use tollgate_engine::overrides::Target;
@@ -113,10 +113,10 @@ impl Target {
         Self::patterns(rule, patterns)
     }
 
-    /// What lists and logs show for a key (`ip=2001:db8::/64 method=GET`), read again. A value in quotes is no pattern.
+    /// Parses a key as lists and logs show it (`ip=2001:db8::/64 method=GET`). A value in quotes is no pattern.
     ///
     /// # Errors
-    /// If it is no such text, or only the beginning of one.
+    /// If the text isn't a key, or is cut off.
     ///
     /// ```
     /// use tollgate_engine::overrides::Target;
@@ -141,7 +141,7 @@ impl Target {
         rule: Option<&str>,
         facts: impl IntoIterator<Item = (String, FactPattern)>,
     ) -> Self {
-        // In the order of their names, each with what is said last.
+        // The map sorts by name and keeps the last value of each.
         let named = facts.into_iter();
         let named = named.map(|(name, own)| (fact_name(&name).into_owned(), own));
         let all: Vec<_> = named.collect::<BTreeMap<_, _>>().into_iter().collect();
@@ -161,7 +161,7 @@ impl Target {
         }
     }
 
-    /// The counter of a tree that a request with this descriptor meets.
+    /// The counter of a tree that a request with this descriptor uses.
     pub fn descriptor<N: Into<String>, V: Into<String>>(
         domain: impl Into<String>,
         entries: impl IntoIterator<Item = (N, V)>,
@@ -175,17 +175,17 @@ impl Target {
         }
     }
 
-    /// The name of the rule, tier or limit of a tree, if it has one.
+    /// The name of the rule, tier or limit of a tree, if the target has one.
     pub fn rule_name(&self) -> Option<&str> {
         self.rule.as_deref()
     }
 
-    /// Whose requests.
+    /// The requests that the target selects.
     pub fn target_key(&self) -> &TargetKey {
         &self.key
     }
 
-    /// How many bytes of text it is.
+    /// The length of all its text, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let entries = match &self.key {
             TargetKey::Descriptor { domain, entries } => Some((domain, entries)),
@@ -203,7 +203,7 @@ impl Target {
 }
 
 impl TargetKey {
-    /// Facts, with their values or patterns as they were written; none if it isn't named by facts.
+    /// The facts, with values or patterns as they were written. Empty if the target isn't named by facts.
     pub(crate) fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
         let (exact, patterns): (&[_], &[_]) = match self {
             Self::Facts(facts) => (facts, &[]),
@@ -215,7 +215,7 @@ impl TargetKey {
     }
 }
 
-/// Pairs of a target, as a request has them.
+/// The pairs of a target, in the form of a request's.
 pub(crate) fn as_str_pairs(pairs: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
     let pairs = pairs.iter();
     pairs.map(|(name, value)| (name.as_str(), value.as_str()))
@@ -265,7 +265,7 @@ impl fmt::Display for TargetKey {
     }
 }
 
-/// Which values of a fact an order is for.
+/// The values of a fact that an override selects.
 ///
 /// ```
 /// use tollgate_engine::overrides::FactPattern;
@@ -277,16 +277,17 @@ impl fmt::Display for TargetKey {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FactPattern {
-    /// This text.
+    /// Exactly this text.
     Exact(String),
-    /// What a policy's glob matches: `*` is anything but `/`, `**` anything, `?` one character but `/`.
+    /// A policy's glob: `*` is anything but `/`, `**` anything, `?` one character but `/`.
     Glob(String),
-    /// All addresses of this network; and the text itself, as lists show a key that is a network.
+    /// All addresses of this network, and its text itself, because lists show a key that is a network in this form.
     Network(String),
 }
 
 impl FactPattern {
-    /// What an operator means who writes this: a glob if it has a `*`, a network if it is one, as a policy reads it.
+    /// Reads a value as operators write it: a glob if it has a `*`, a network if it is one by the policy's syntax,
+    /// else the text.
     pub fn of(text: impl Into<String>) -> Self {
         let text = text.into();
         if text.contains('*') {
@@ -298,7 +299,7 @@ impl FactPattern {
         }
     }
 
-    /// As it was written.
+    /// The text as it was written.
     pub fn text(&self) -> &str {
         match self {
             Self::Exact(text) | Self::Glob(text) | Self::Network(text) => text,
@@ -310,7 +311,7 @@ impl fmt::Display for FactPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact(text) => QuotedText(text).fmt(f),
-            // A star stands bare only here, where it means a glob.
+            // An unquoted star always means a glob, so any other text with one is quoted.
             Self::Glob(text)
                 if QuotedText(&text.replace('*', ""))
                     .to_string()

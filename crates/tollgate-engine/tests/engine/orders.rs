@@ -416,7 +416,8 @@ fn orders_by_facts_are_of_few_sorts() {
     for number in 0..16 {
         block(number).expect("one of few");
     }
-    let told = "there are orders by 16 different sets of facts, and no more are kept: name a rule";
+    let told =
+        "there are overrides by 16 different sets of facts, and no more are kept: name a rule";
     assert_eq!(block(16).expect_err("too many").to_string(), told);
     assert!(!passes(&engine, &Facts::new().with("fact7", "x")));
 }

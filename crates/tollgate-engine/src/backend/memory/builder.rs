@@ -1,4 +1,4 @@
-//! How many keys a memory has room for, and by which clocks it counts.
+//! The builder of a memory: its capacity and its clocks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::snapshot::Tables;
 use super::{Memory, WINDOWS};
 use crate::limits::EXACT_ALGORITHMS;
 
-/// Every check brings its own.
+/// A placeholder: every check brings its own rate.
 const RATE: Rate = Rate::per_second(1);
 
-/// Builds a [`Memory`]; made by [`Memory::builder`].
+/// Builds a [`Memory`]. Created by [`Memory::builder`].
 ///
 /// ```
 /// use tollgate::clock::Manual;
@@ -41,15 +41,15 @@ pub struct MemoryBuilder<C = Monotonic, W = Wall> {
 }
 
 impl<C, W> MemoryBuilder<C, W> {
-    /// How many active keys of all limits together are sure of a slot: a million unless said
-    /// otherwise; of GCRA, of each other algorithm, of concurrency and of quotas as many each.
+    /// Sets how many active keys have guaranteed room: a million by default. The number applies separately to GCRA,
+    /// to each other algorithm, to concurrency and to quotas.
     pub fn capacity(mut self, keys: usize) -> Self {
         self.capacity = keys;
         self
     }
 
-    /// What quotas answer while their [file](Self::quota_file) can't be written and as much is unsaved as may be:
-    /// [`OnFileFailure::Deny`] unless said otherwise.
+    /// Sets what quotas decide while their [file](Self::quota_file) can't be written and the unsaved usage has
+    /// reached its bound: [`OnFileFailure::Deny`] by default.
     ///
     /// ```
     /// use tollgate::quota::OnFileFailure;
@@ -63,8 +63,7 @@ impl<C, W> MemoryBuilder<C, W> {
         self
     }
 
-    /// How often what quotas have granted is written to their [file](Self::quota_file): every second unless said
-    /// otherwise.
+    /// Sets how often the usage of quotas is written to their [file](Self::quota_file): every second by default.
     ///
     /// ```
     /// use std::time::Duration;
@@ -78,7 +77,7 @@ impl<C, W> MemoryBuilder<C, W> {
         self
     }
 
-    /// Rates are counted by this clock instead of [`Monotonic`], but for fixed windows.
+    /// Counts rates by this clock instead of [`Monotonic`], except for fixed windows.
     pub fn clock<D: Clock>(self, clock: D) -> MemoryBuilder<D, W> {
         MemoryBuilder {
             capacity: self.capacity,
@@ -89,8 +88,8 @@ impl<C, W> MemoryBuilder<C, W> {
         }
     }
 
-    /// Quotas and fixed windows are counted by this clock instead of [`Wall`]: nanoseconds since the
-    /// Unix epoch, to which windows are aligned.
+    /// Counts quotas and fixed windows by this clock instead of [`Wall`]. It shows nanoseconds since the Unix epoch,
+    /// to which windows are aligned.
     pub fn wall<D: Clock>(self, wall: D) -> MemoryBuilder<C, D> {
         MemoryBuilder {
             capacity: self.capacity,
@@ -103,27 +102,28 @@ impl<C, W> MemoryBuilder<C, W> {
 }
 
 impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
-    /// Builds it. Memory is reserved as keys come. What was used of quotas is forgotten when it is dropped:
-    /// [`quota_file`](Self::quota_file) builds one that keeps them.
+    /// Builds the memory. Its tables grow as keys arrive. The usage of quotas is lost when it is dropped:
+    /// [`quota_file`](Self::quota_file) builds one that keeps it.
     ///
     /// # Panics
-    /// Never: the tables are made for a rate that every algorithm takes.
+    /// Never: the tables are created with a rate that every algorithm supports.
     pub fn build(self) -> Memory<C, W> {
         let (tables, quotas) = (self.tables(), self.quotas().build());
         let quotas = quotas.expect("the default at the cap is one that quotas have");
         self.build_with_tables(quotas, tables)
     }
 
-    /// Builds it, and keeps what is used of quotas in this file: a restart goes on from there. A file that isn't
-    /// there is made; rates and slots stay in memory alone (see [`Engine::save`](crate::Engine::save)). [`tollgate::quota`] says what a crash can cost: by
-    /// default, at most what was granted in the last second.
+    /// Builds the memory, and keeps the usage of quotas in this file: a restart continues from there. The file is
+    /// created if it doesn't exist. Rates and permits stay in memory only (see
+    /// [`Engine::save`](crate::Engine::save)). [`tollgate::quota`] describes what a crash can lose: by default, at
+    /// most the usage of the last second.
     ///
-    /// Quotas are known there by the names of their rules and tiers. A policy that is changed or reloaded goes on
-    /// with the counts of those that keep their names.
+    /// The file names quotas by their rules and tiers. A policy that is changed or reloaded continues with the usage
+    /// of those that keep their names.
     ///
     /// # Errors
-    /// If the file can't be read or written, is damaged or something else, holds more keys than there may be,
-    /// or another process or another `Memory` of this one has it open.
+    /// If the file can't be read or written, is damaged or isn't such a file, or has more keys than the capacity; or
+    /// if another process or another `Memory` has it open.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;
@@ -151,14 +151,14 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     }
 
     pub(super) fn quotas(&self) -> quota::Builder<W> {
-        // Every check brings its own.
+        // A placeholder: every check brings its own quota.
         QuotaLimiter::builder(Quota::per_day(1), self.capacity)
             .on_file_failure(self.on_quota_file_failure)
             .flush_every(self.flush_quotas_every)
             .clock(self.wall.clone())
     }
 
-    /// Tables without a key.
+    /// Empty tables.
     fn tables(&self) -> Tables<C, W> {
         let exact = EXACT_ALGORITHMS.map(|algorithm| self.exact(algorithm).build());
         let exact: Result<_, LimitError> = exact.into_iter().collect();

@@ -1,4 +1,4 @@
-//! Costs that are estimates: held in the tables that keep track of them, until the request says what it did cost.
+//! Estimated costs: held in the tables that keep estimates, until the request reports its actual cost.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use super::keys::{CounterKey, KeyStorage, QuotaBytes, UNNAMED, level};
 use crate::limits::{Answer, Check, CompiledLimit};
 use crate::policy::{Settlement, UnsettledAction};
 
-/// What is held while others are asked is spent after so long. The request isn't served before.
+/// A charge that is held during another query counts as spent after this time. The request isn't served before then.
 const PENDING_TERMS: ReservationTerms =
     ReservationTerms::for_at_most(Duration::from_secs(60)).refund_on_drop();
 
-/// Estimates that are held for a request that isn't sure to run: unless it does, they come back.
+/// Estimates held for a request that may not run. Dropping the guard refunds them.
 struct EstimateGuard(Option<CostReservation<'static>>);
 
 impl EstimateGuard {
-    /// The request runs.
+    /// Keeps the estimates, because the request runs.
     fn keep(mut self) -> Option<CostReservation<'static>> {
         self.0.take()
     }
@@ -29,8 +29,8 @@ impl EstimateGuard {
 
 impl Drop for EstimateGuard {
     fn drop(&mut self) {
-        if let Some(hold) = self.0.take() {
-            hold.cancel();
+        if let Some(estimates) = self.0.take() {
+            estimates.cancel();
         }
     }
 }
@@ -41,7 +41,7 @@ pub(super) fn is_estimated_check(check: &Check<'_>) -> bool {
     check.limit.is_estimated && check.cost > 0
 }
 
-/// The checks whose costs are known, and which of all they are.
+/// The checks whose costs are final, with their numbers among all.
 fn without_estimates<'a>(checks: &[Check<'a>]) -> (Vec<usize>, Vec<Check<'a>>) {
     let all = checks.iter().copied().enumerate();
     all.filter(|(_, check)| !is_estimated_check(check)).unzip()
@@ -56,8 +56,8 @@ fn hold_terms(settle: Settlement) -> ReservationTerms {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
-    /// Charges all checks, or none, where some costs are estimates. All are looked at first; if another request
-    /// comes between, what was held is as if it had never been.
+    /// Charges all checks, or none, where some costs are estimates. All limits are peeked first. If another request
+    /// is charged in between, the estimates are released without a trace.
     #[inline(never)]
     pub(super) fn charge_estimated(&self, checks: &[Check<'_>]) -> Answer {
         let looked = Answer::from_decisions(checks, &self.peek_each(checks));
@@ -83,11 +83,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         answer
     }
 
-    /// Charges these checks if `rest`, which asks about others, passes. They are held while it is awaited, and come back if it
-    /// is denied, or dropped.
+    /// Charges these checks if `rest`, which checks other limits, allows the request. The charges are held while
+    /// `rest` runs, and refunded if it denies or the future is dropped.
     ///
     /// # Errors
-    /// Which of the checks denies the request, and what it says. `rest` isn't polled then.
+    /// The number of the check that denies the request, and its decision. `rest` isn't polled then.
     ///
     /// ```
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
@@ -140,7 +140,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         Ok(answer)
     }
 
-    /// Holds the estimates among these checks, all or none; which refused, and what it said.
+    /// Holds the estimates among these checks, all or none. The error is the number of the check that denied, and its
+    /// decision.
     fn hold_estimates(&self, checks: &[Check<'_>]) -> Result<EstimateGuard, (usize, Decision)> {
         let of = |(number, check): (usize, &Check<'_>)| {
             let terms = hold_terms(check.limit.settle().filter(|_| is_estimated_check(check))?);
@@ -161,7 +162,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
                     let key = self.quotas.key_owned(bytes.as_slice()).at(quota);
                     ComposedLimit::estimated(UNNAMED, key, cost)
                 }
-                // Kept in the table of buckets where it is estimated; and slots are never.
+                // An estimated GCRA limit is kept in the table of token buckets, and permits are never estimates.
                 CompiledLimit::Gcra(_) | CompiledLimit::Concurrency(_) => return None,
             };
             Some((number, level.with_terms(terms)))

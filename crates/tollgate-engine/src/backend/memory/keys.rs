@@ -1,4 +1,4 @@
-//! Keys as the tables take them: by a counter and a fingerprint, or for quotas by the key itself.
+//! Keys in the form of the tables: by a counter and a fingerprint, or for quotas by the key itself.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use tollgate::{
 use super::Memory;
 use crate::limits::{Check, CompiledLimit};
 
-/// Bytes of a key of a quota, with the counter's name, that need no memory.
+/// The bytes of a quota's key, with the counter's name, that need no allocation.
 const INLINE_BYTES: usize = 80;
-/// Levels are told apart by their place.
+/// Limits of a request are told apart by their index, so they need no name.
 pub(super) const UNNAMED: &str = "";
 
 /// A key of a counter: the counter's number, and the key's fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CounterKey(pub(super) u64, pub(super) [u64; 2]);
 
-/// In two steps, and as wide as they are: a slice would be fed with its length, and by the byte.
+/// Hashes two integers of full width. A derived implementation would hash the slice's length, and byte by byte.
 impl Hash for CounterKey {
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
@@ -37,7 +37,7 @@ impl CounterKey {
     }
 }
 
-/// A key under a limit that was compiled for its table: of the table's algorithm, so there is no error.
+/// A key with a limit that was compiled for its table. It has the table's algorithm, so there is no error.
 #[inline]
 pub(super) fn gcra_key_at<'a, C: Clock>(key: keyed::Key<'a, C>, tier: &Tier) -> keyed::Key<'a, C> {
     key.at(tier).unwrap_or(key)
@@ -52,7 +52,7 @@ pub(super) fn exact_key_at<'a, C: Clock>(
     key.at(tier).unwrap_or(key)
 }
 
-/// A key of one table, while a request is judged.
+/// A key of one table, during a decision.
 pub(super) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
     Nothing,
     Rate(keyed::Key<'a, C>),
@@ -62,19 +62,19 @@ pub(super) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
     Quota(quota::Key<'a, W>),
 }
 
-/// What some keys are borrowed from.
+/// The storage that some keys borrow from.
 pub(super) enum KeyStorage {
     Nothing,
     Key(CounterKey),
     Bytes(QuotaBytes),
 }
 
-/// A counter's name and a key, as quotas take them: the same in every process.
+/// A counter's name and a key, in the form of quotas: the same in every process.
 #[derive(Clone, Debug)]
 pub(super) struct QuotaBytes {
     short: [u8; INLINE_BYTES],
     used: usize,
-    /// All of it, if it isn't short.
+    /// All bytes, if they exceed the inline storage.
     long: Vec<u8>,
 }
 
@@ -118,7 +118,7 @@ impl QuotaBytes {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
-    /// The key of a check, in the table that its limit is kept in.
+    /// The key of a check, in the table of its limit.
     #[inline]
     pub(super) fn table_key<'a>(
         &'a self,
@@ -174,13 +174,13 @@ pub(super) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
         TableKey::Exact(key) => ComposedLimit::new(UNNAMED, key).cost(check.cost),
         TableKey::Window(key) => ComposedLimit::new(UNNAMED, key).cost(check.cost),
         TableKey::Quota(key) => ComposedLimit::new(UNNAMED, key).cost(check.cost),
-        // However much it costs, it runs once.
+        // A request takes one permit, whatever its cost.
         TableKey::Slot(key) => ComposedLimit::new(UNNAMED, key),
     })
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
-    /// What each check says after all were charged, if they were: what is left of its limit, or why that denies.
+    /// The decision of each check after the charge: what remains of its limit, or why it denies.
     pub(crate) fn decisions_after(&self, checks: &[Check<'_>], are_charged: bool) -> Vec<Decision> {
         if are_charged {
             self.left_of_each(checks)
@@ -189,14 +189,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
     }
 
-    /// What is left of each limit, without charging any. Of slots too none is taken for that.
+    /// What remains of each limit, without a charge. No permit is taken for this either.
     pub fn left_of_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         self.peek_levels(checks, |level| {
             *self.stack.peek(&[level.clone().cost(0)]).decision()
         })
     }
 
-    /// What each check would say by itself, charging nothing: what is left is as it is now.
+    /// The decision that each check alone would make, without a charge: `remaining` is the present value.
     pub fn peek_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
         self.peek_levels(checks, |level| {
             let said = |level| *self.stack.peek(&[level]).decision();

@@ -1,4 +1,4 @@
-//! The tables of a memory in a snapshot: rates by GCRA, those of each other algorithm, and windows.
+//! The tables of a memory in a snapshot: GCRA, each other algorithm, and windows.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use super::keys::CounterKey;
 use super::{Memory, MemoryBuilder};
 use crate::limits::EXACT_ALGORITHMS;
 
-/// What is kept of rates.
+/// The tables of rates.
 pub(crate) struct Tables<C: Clock, W: Clock> {
     pub(super) rates: KeyedLimiter<C>,
     pub(super) exact: Vec<StoredKeyLimiter<CounterKey, C>>,
@@ -22,7 +22,7 @@ pub(crate) struct Tables<C: Clock, W: Clock> {
 }
 
 impl<C: Clock, W: Clock> Memory<C, W> {
-    /// This moment by its clocks, for a table beside it that is saved with it.
+    /// The present time by the memory's clocks, for a table beside it that is saved with it.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;
@@ -34,8 +34,8 @@ impl<C: Clock, W: Clock> Memory<C, W> {
         times(&self.clock, self.windows.clock())
     }
 
-    /// A number that grows with whatever keys spend of rates, or are given back: while it stays what it was, there is
-    /// nothing new to save.
+    /// A number that grows with every charge and refund of rates. While it stays the same, there is nothing new to
+    /// save.
     ///
     /// ```
     /// # use tollgate_engine::document::Format;
@@ -57,7 +57,7 @@ impl<C: Clock, W: Clock> Memory<C, W> {
         rates + exact.sum::<u64>() + self.reset_epoch.load(Ordering::Acquire)
     }
 
-    /// Writes all keys of rates that are active now, and says how many. Slots end with the process that holds them.
+    /// Writes all active keys of rates, and returns their number. Permits end with the process that holds them.
     pub(crate) fn save(&self, file: &mut SnapshotWriter) -> Result<u64, SnapshotError> {
         let times = self.times();
         let mut keys = self.rates.save(file, times)?;
@@ -69,7 +69,7 @@ impl<C: Clock, W: Clock> Memory<C, W> {
 }
 
 impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
-    /// This moment by its clocks, for a table beside it that is restored with it.
+    /// The present time by the builder's clocks, for a table beside it that is restored with it.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;
@@ -81,9 +81,9 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
         times(&self.clock, &self.wall)
     }
 
-    /// The tables of a snapshot, without keys of counters that aren't live. Those of GCRA don't tell their counter, and go
-    /// as they get idle. If it is known what the wall clock would show had nobody set it, that tells how long nothing ran;
-    /// windows begin by what it shows.
+    /// The tables of a snapshot, without keys of counters that aren't live. Keys of GCRA don't contain their counter,
+    /// so they are all loaded and expire when idle. The downtime is computed from `unset_wall` if that is known.
+    /// Windows use the wall clock as it is.
     pub(crate) fn load(
         &self,
         file: &mut SnapshotReader,
@@ -116,7 +116,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
         Ok((tables, loaded.merged_with(own)))
     }
 
-    /// Builds it around these tables, with quotas in a file if one is given.
+    /// Builds the memory around these tables, with quotas in a file if one is given.
     pub(crate) fn build_around(
         self,
         tables: Tables<C, W>,
@@ -134,7 +134,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
         &self.wall
     }
 
-    /// The clock that rates are counted by.
+    /// The clock by which rates are counted.
     ///
     /// ```
     /// use tollgate::clock::Clock;
@@ -148,7 +148,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     }
 }
 
-/// The clock of rates first: time that passes in between counts as not passed.
+/// The clock of rates is read first: time that passes between the two reads counts as not passed.
 fn times(clock: &impl Clock, wall: &impl Clock) -> SnapshotTimes {
     SnapshotTimes {
         now: clock.now(),
@@ -156,7 +156,7 @@ fn times(clock: &impl Clock, wall: &impl Clock) -> SnapshotTimes {
     }
 }
 
-/// The same moment for a table that counts by the wall clock.
+/// The same time for a table that counts by the wall clock.
 fn wall_times(times: SnapshotTimes) -> SnapshotTimes {
     SnapshotTimes {
         now: times.wall,

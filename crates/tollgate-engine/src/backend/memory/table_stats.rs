@@ -1,4 +1,4 @@
-//! How full the tables of a memory are, for metrics.
+//! The fill level of a memory's tables, for metrics.
 
 use tollgate::quota::{self, FileError};
 use tollgate::{Clock, KeyedLimiter, keyed};
@@ -17,10 +17,10 @@ const NAMES: [&str; 8] = [
     "quota",
 ];
 
-/// Keys that are active, how many may be, and what happened to others.
+/// Active keys, the capacity, and the table's statistics.
 type TableCounts = (usize, usize, keyed::Stats);
 
-/// One of the tables that keys are kept in, and what happened to keys there.
+/// The fill level of one table, and the keys that left it.
 ///
 /// ```
 /// use tollgate_engine::backend::Memory;
@@ -31,24 +31,24 @@ type TableCounts = (usize, usize, keyed::Stats);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableStats {
-    /// What is counted there: an algorithm, `concurrency` or `quota`.
+    /// What the table counts: an algorithm, `concurrency` or `quota`.
     pub table: &'static str,
-    /// Keys that have something spent or held now.
+    /// Keys that have something spent or held at present.
     pub active: usize,
-    /// How many of them are sure of a place.
+    /// How many active keys have guaranteed room.
     pub capacity: usize,
-    /// Keys that went because they were like new ones.
+    /// Keys that were removed because they were fully refilled.
     pub expired: u64,
-    /// Keys that had to go though they weren't.
+    /// Keys that were removed for lack of room although they were active.
     pub evicted: u64,
     /// Keys that an operator reset.
     pub reset: u64,
-    /// Checks of keys for which there was no place.
+    /// Checks of keys for which there was no room.
     pub overflowed: u64,
 }
 
 impl TableStats {
-    /// A table that isn't part of a memory.
+    /// The statistics of a table outside a memory.
     ///
     /// ```
     /// use tollgate::{KeyedLimiter, Rate};
@@ -62,7 +62,7 @@ impl TableStats {
         Self::new(table, (keys.len(), keys.capacity(), keys.stats()))
     }
 
-    /// One that has no room for any key.
+    /// A table without room for any key.
     pub fn empty(table: &'static str) -> Self {
         Self {
             table,
@@ -84,8 +84,8 @@ impl TableStats {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
-    /// Each table: how full it is, and what happened to keys. It looks at all keys of each, so it is for metrics and
-    /// operators, not for requests.
+    /// The statistics of each table. It reads all keys of each table, so it is for metrics and operators, not for
+    /// requests.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;
@@ -99,7 +99,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let rates = (self.rates.len(), self.capacity(), self.rates.stats());
         let windows = &self.windows;
         let windows = (windows.len(), windows.capacity(), windows.stats());
-        // These count no expiry: a key is there as long as it has something.
+        // These two tables count no expiry: a key exists only while it has something in use.
         let slots = (
             self.concurrency.len(),
             self.capacity(),
@@ -114,21 +114,21 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             .collect()
     }
 
-    /// How many slots of concurrency limits are held now.
+    /// How many permits of concurrency limits are held at present.
     pub fn in_flight(&self) -> u64 {
         let stats = self.concurrency.stats();
         let ended = stats.succeeded + stats.dropped + stats.ignored + stats.cancelled;
         stats.acquired.saturating_sub(ended)
     }
 
-    /// As many keys of each table are sure of a place.
+    /// The number of keys with guaranteed room in each table.
     fn capacity(&self) -> usize {
         self.rates.capacity()
     }
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
-    /// What quotas have counted, and whether their file could be written, if they have one.
+    /// The statistics of quotas, and whether their file could be written, if they have one.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;
@@ -139,11 +139,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         self.quotas.stats()
     }
 
-    /// Saves what quotas have counted, now and on this thread. Without a file it does nothing. It is done every
-    /// second, and when the memory is dropped.
+    /// Saves the usage of quotas immediately, on this thread. Without a file it does nothing. The usage is also saved
+    /// every second, and when the memory is dropped.
     ///
     /// # Errors
-    /// If the file can't be written; the next time tries again.
+    /// If the file can't be written. The next flush tries again.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;

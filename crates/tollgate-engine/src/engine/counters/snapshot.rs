@@ -1,11 +1,11 @@
-//! Counters in a snapshot, so that those of the policy that follows a restart are matched with them.
+//! Counters in a snapshot, so that the policy after a restart can continue with them.
 //!
-//! | words | what |
+//! | words | content |
 //! |---|---|
-//! | 1 | the number that the next counter gets: it is above those of all keys, also of counters that are gone |
-//! | 1 | how many names and sorts there are, those of retired counters after the others; for each: |
+//! | 1 | the number of the next counter: above those of all keys, including keys of dropped counters |
+//! | 1 | how many names and kinds there are, those of retired counters last; for each: |
 //! | … | the name, as bytes |
-//! | 3 | 0 for a quota, 1 for slots, or 2 and the algorithm's number; where windows begin: 0, or 1 for the first hit; a boundary |
+//! | 3 | 0 for a quota, 1 for concurrency, or 2 plus the algorithm's number; the alignment of windows: 0, or 1 for the first hit; a boundary |
 //! | 1 | how many counters, and for each |
 //! | 2 · 5 | its number, 1 if it has a rate and twice the number of reloads since it was retired, and the rate |
 
@@ -19,7 +19,7 @@ use super::{CounterKind, CounterState, CounterStates, Counters};
 
 const QUOTA: u64 = 0;
 const SLOTS: u64 = 1;
-/// From here on algorithms.
+/// Algorithms are numbered from here on.
 const RATE: u64 = 2;
 
 const ALGORITHMS: [Algorithm; 6] = [
@@ -32,7 +32,7 @@ const ALGORITHMS: [Algorithm; 6] = [
 ];
 
 impl Counters {
-    /// Writes those of the policy in force, and retired ones.
+    /// Writes the counters of the policy in force, and retired ones.
     pub(crate) fn save(&self, file: &mut SnapshotWriter) -> Result<(), SnapshotError> {
         let all = self.active.iter().chain(&self.retired);
         let count = self.active.len() + self.retired.len();

@@ -1,5 +1,5 @@
-//! What several descriptors of a request ask of their counters together: one check a counter, at the cost of
-//! all that meet it.
+//! Combines the checks of several descriptors: one check per counter, with the total cost of all descriptors that use
+//! it.
 
 use std::mem;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use crate::engine::refund_guard::RefundGuard;
 use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
 use crate::verdict::Permits;
 
-/// The checks of some descriptors.
+/// The combined checks of several descriptors.
 pub(super) struct CounterPool<'m, 'a> {
     matches: Vec<&'m DescriptorMatch<'a>>,
     checks: Vec<Check<'a>>,
-    /// Of each check, what all descriptors ask of its counter, and the number of the check that does.
+    /// For each check, the total cost for its counter, and the number of the check that is charged with it.
     shares: Vec<CounterShare>,
-    /// Of each descriptor in turn, the numbers of its limits' checks.
+    /// For each descriptor in turn, the numbers of its limits' checks.
     check_numbers: Vec<usize>,
 }
 
-/// The answer to the checks of some descriptors, and of rules beside them.
+/// The answer to the checks of descriptors, and of rules beside them.
 pub(in crate::engine) struct PooledAnswer {
-    /// The answer to all checks; its decider is a rule's check, if there are any.
+    /// The answer to all checks. Its decider is a check of the rules, if there are any.
     pub(in crate::engine) answer: Answer,
-    /// Whether the limit that takes longest to have room is a rule's.
+    /// Whether the limit with the longest wait is a rule's.
     pub(super) is_denied_by_rule: bool,
-    /// The decision of each check of the rules; none if a denial was known without a question.
+    /// The decision of each check of the rules. Empty if a cached denial answered for all.
     pub(in crate::engine) rule_decisions: Vec<Decision>,
-    /// The decision of the limits of each descriptor.
+    /// The decision of each descriptor's limits.
     pub(super) descriptor_decisions: Vec<Decision>,
 }
 
@@ -41,8 +41,8 @@ struct CounterShare {
 }
 
 impl<'m, 'a> CounterPool<'m, 'a> {
-    /// Hits on one counter add up. Where descriptors bring different limits for it, the strictest is asked, and
-    /// the others only look.
+    /// Combines the matches of descriptors. Hits on one counter add up. If descriptors bring different limits for one
+    /// counter, the strictest is charged, and the others are peeked.
     pub(super) fn from_matches(met: impl Iterator<Item = &'m DescriptorMatch<'a>>) -> Self
     where
         'a: 'm,
@@ -59,7 +59,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
                     counter_id(other) == counter_id(&check)
                         && other.limit.kind() == check.limit.kind()
                 };
-                // As many as descriptors are taken at the most, so each is compared with all.
+                // The number of descriptors is bounded, so a linear search is fast enough.
                 let number = pool.checks.iter().position(is_same);
                 let number = number.unwrap_or_else(|| {
                     let judge = pool.checks.len();
@@ -73,7 +73,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
                 pool.check_numbers.push(number);
                 let cost = &mut pool.shares[number].cost;
                 *cost = match check.limit.kind() {
-                    // A request takes one slot, however often the limit is named.
+                    // A request takes one permit, however often the limit is named.
                     LimitKind::Concurrency(_) => 1,
                     _ => cost.saturating_add(check.cost),
                 };
@@ -93,7 +93,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         self.checks
     }
 
-    /// Has the strictest of the checks of one counter ask for all of them, but for those that cost nothing.
+    /// Charges the strictest check of one counter with the total cost. A check without a cost is chosen last.
     fn charge_strictest(&mut self, first: usize) {
         let own = counter_id(&self.checks[first]);
         let of_counter = || {
@@ -116,7 +116,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         self.checks[judge].cost = cost;
     }
 
-    /// Asks all or none, with these checks of rules.
+    /// Charges all or none, together with these checks of rules.
     pub(super) async fn charge<B: Backend>(
         &self,
         backend: &B,
@@ -131,7 +131,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
             }
         };
         let mut results = Vec::new();
-        // Of one limit the answer tells all.
+        // With one limit, the answer is its decision.
         let listed = (checks.len() > 1).then_some(&mut results);
         let mut answer = match checks {
             [] => Answer::new(None, Decision::UNLIMITED),
@@ -141,9 +141,9 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         let is_denied_by_rule = !answer.allowed && tree_decider.is_none();
         let mut said = match checks {
             [] => Vec::new(),
-            // Of one limit the answer tells all, also if it was known.
+            // With one limit, the answer is its decision, even if it was cached.
             [_] => vec![answer.decision],
-            // The denial was known without a question: nothing is known of the other checks.
+            // A cached denial of a rule answered for all: the other checks have no decision.
             _ if results.is_empty() && is_denied_by_rule => {
                 return Ok(PooledAnswer {
                     answer,
@@ -152,7 +152,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
                     descriptor_decisions: Vec::new(),
                 });
             }
-            // Each descriptor has a status of its own, also where the denial was known without a question.
+            // Each descriptor needs a status of its own, even if a cached denial answered for all.
             _ if results.is_empty() => {
                 let unanswered = guard(backend, &mut answer, checks);
                 let peeked = backend.peek(checks).await?;
@@ -165,7 +165,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         let mut own = said.split_off(rules.len());
         if answer.allowed {
             said.iter_mut().chain(&mut own).for_each(set_allowed);
-            // The tightest limit may be a tree's: rules report the tightest of their own.
+            // The tightest limit may be a tree's. Rules report the tightest of their own.
             let of_rules = Answer::from_decisions(rules, &said);
             (answer.decider, answer.decision) = (of_rules.decider, of_rules.decision);
         } else {
@@ -183,7 +183,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         })
     }
 
-    /// Asks all or none. Unless the request is answered, the guard gives back what was charged, and it has the permits.
+    /// Charges all or none. The guard takes the permits, and refunds the charges unless it is disarmed.
     pub(super) async fn ask_guarded<'p, B: Backend>(
         &self,
         backend: &'p B,
@@ -193,7 +193,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         Ok((asked, unanswered))
     }
 
-    /// What each would say, without charging anything. Slots are left out: to look at them is to take one.
+    /// Peeks each check. Concurrency limits are left out: a backend can only peek them by taking a permit.
     pub(super) async fn peek<B: Backend>(&self, backend: &B) -> Result<Vec<Decision>, B::Error> {
         let mut said = Vec::with_capacity(self.checks.len());
         for (check, counted) in self.checks.iter().zip(&self.shares) {
@@ -202,7 +202,8 @@ impl<'m, 'a> CounterPool<'m, 'a> {
                 _ => {
                     let look = [Check { cost: 0, ..*check }];
                     let left = backend.ask(&look, None).await?.decision;
-                    // At the latest when it is as if never used.
+                    // The wait for this cost isn't known, but it is at most the time until the limit is fully
+                    // refilled.
                     decide_cost(left, counted.cost, left.reset_after)
                 }
             });
@@ -210,7 +211,8 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         Ok(self.decisions_by_descriptor(&said))
     }
 
-    /// Makes what each check says of a request that is denied agree with that: the decider, if it is one of them, denies it.
+    /// Makes the decision of each check agree with the denial of the request: if the decider is one of them, it
+    /// denies.
     fn apply_denial(&self, decider: Option<(usize, Decision)>, said: &mut [Decision]) {
         let judge = decider.and_then(|(decider, _)| Some(self.shares.get(decider)?.charged_check));
         let judge = judge.and_then(|judge| said.get_mut(judge));
@@ -226,7 +228,7 @@ impl<'m, 'a> CounterPool<'m, 'a> {
                 charged_check: judge,
             } = self.shares[number];
             if number != judge {
-                // It only looked. Limits of one counter wait for the same.
+                // This check was only peeked. Limits of one counter have the same wait.
                 said[number] = decide_cost(said[number], cost, said[judge].wait_or_max());
             } else if !said[number].is_allowed() && cost > burst_size(self.checks[number].limit) {
                 said[number].outcome = Outcome::Never;
@@ -235,13 +237,13 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         }
     }
 
-    /// What the limits of each descriptor say together, from what each check said.
+    /// The decision of each descriptor, from the decisions of its checks.
     fn decisions_by_descriptor(&self, said: &[Decision]) -> Vec<Decision> {
         let mut own = self.check_numbers.iter();
         let mut one = |check: &Check<'_>| {
             let number = own.next().copied().unwrap_or_default();
             let mut decision = said.get(number).copied().unwrap_or(Decision::UNLIMITED);
-            // A descriptor that takes nothing isn't refused for what others take.
+            // A descriptor without a cost isn't denied because of the costs of others.
             let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
             if check.cost == 0 && !is_slots && self.shares[number].cost > 0 {
                 set_allowed(&mut decision);
@@ -261,14 +263,14 @@ impl<'m, 'a> CounterPool<'m, 'a> {
     }
 }
 
-/// Guards what was charged by an answer to these checks, and takes its permits.
+/// Guards the charges of an answer to these checks, and takes its permits.
 fn guard<'p, 'c, B: Backend>(
     backend: &'p B,
     answer: &mut Answer,
     checks: &[Check<'c>],
 ) -> RefundGuard<'p, 'c, B> {
     let mut unanswered = RefundGuard::new(backend, Permits(mem::take(&mut answer.pass)));
-    // What decided instead of a store has charged nothing there.
+    // If a fallback decided, the store was charged nothing.
     if answer.allowed && answer.unavailable.is_none() {
         unanswered.record_charge(checks);
     }
@@ -279,13 +281,13 @@ fn counter_id(check: &Check<'_>) -> CounterId {
     (check.limit.id, check.key.fingerprint())
 }
 
-/// How much passes at once at the most.
+/// The largest cost that the limit can allow in one request.
 fn burst_size(limit: &Limit) -> u64 {
     match limit.kind() {
         LimitKind::Rate { rate, .. } => rate.burst_size(),
         LimitKind::Quota(quota) => quota.count(),
         LimitKind::Concurrency(most) => u64::from(*most),
-        // Trees have none.
+        // Trees have no adaptive limits.
         LimitKind::Adaptive(own) => u64::from(own.max),
     }
 }
@@ -295,7 +297,7 @@ fn set_allowed(decision: &mut Decision) {
     decision.set_wait(Duration::ZERO);
 }
 
-/// What a limit that has this much left says to a cost that passes after a wait, if it ever does.
+/// The decision of a limit with this much remaining about a cost, which is allowed after `wait` if ever.
 fn decide_cost(mut left: Decision, cost: u64, wait: Duration) -> Decision {
     if left.remaining < cost {
         let (outcome, wait) = if cost > left.limit {

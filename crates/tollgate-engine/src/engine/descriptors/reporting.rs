@@ -1,4 +1,4 @@
-//! What is counted and told of a request of descriptors.
+//! Counts and reports a request of descriptors.
 
 use std::time::Duration;
 
@@ -30,14 +30,15 @@ pub(in crate::engine) struct TreeRequest<'r, 'a> {
 /// How a request of descriptors is reported.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct ReportOptions {
-    /// When its decision began, if somebody is to know how long it took.
+    /// When the decision began, if its duration is reported.
     pub(in crate::engine) started_at: Option<Timestamp>,
-    /// Whether the trees alone decide it, or deny it: it is counted here then. Otherwise the rules count it.
+    /// Whether the request is counted here, because the trees alone decide it, or deny it. Otherwise the rules count
+    /// it.
     pub(in crate::engine) counts_request: bool,
 }
 
 impl Recorder {
-    /// Notes whether any descriptor meets a limit.
+    /// Records whether any descriptor has a limit.
     pub(in crate::engine) fn record_tree_match(
         &self,
         rules: &CompiledPolicy,
@@ -51,7 +52,7 @@ impl Recorder {
         }
     }
 
-    /// Counts a request, and tells of it.
+    /// Counts a request, and reports it.
     #[cold]
     pub(in crate::engine) fn report_descriptors(
         &self,
@@ -88,7 +89,7 @@ impl Recorder {
         }
     }
 
-    /// Counts a request that has too much of something, and tells of it.
+    /// Counts a request that exceeds a bound, and reports it.
     #[cold]
     pub(in crate::engine) fn report_excess(
         &self,
@@ -113,7 +114,7 @@ impl Recorder {
 }
 
 impl TreeDecision<'_, '_> {
-    /// What is told of a request.
+    /// The findings of a request.
     pub(in crate::engine) fn findings(&self) -> (StatusCode, DescriptorFindings) {
         let TreeRequest { rules, found, met } = self.request;
         let each = || found.iter().zip(met).zip(&self.results);
@@ -164,7 +165,7 @@ impl TreeDecision<'_, '_> {
         (code, findings)
     }
 
-    /// Counts a refusal by the limit and the key that refused.
+    /// Counts a denial by its limit and key.
     fn record_top_denials(&self, top: &TopDenials) {
         let TreeRequest { found, met, .. } = self.request;
         for (number, said) in self.outcomes() {
@@ -184,8 +185,8 @@ impl TreeDecision<'_, '_> {
         }
     }
 
-    /// What each descriptor that takes something counts. Of a request that is refused, that is what decided, and what
-    /// was charged all the same.
+    /// The outcome of each descriptor with a cost. For a denied request, only the decider and what was charged all
+    /// the same count.
     fn outcomes(&self) -> impl Iterator<Item = (usize, DescriptorOutcome)> {
         let TreeRequest { rules, met, .. } = self.request;
         let refuses = rules.mode == Mode::Enforce && !self.is_allowed;
@@ -210,7 +211,7 @@ impl TreeDecision<'_, '_> {
         })
     }
 
-    /// Why a descriptor is refused: of several limits, the first that has as much as is told.
+    /// Why a descriptor is denied. If it has several limits, the reason is that of [`limit`](Self::limit).
     fn deny_reason(&self, number: usize) -> DenyReason {
         let (met, result) = (&self.request.met[number], &self.results[number]);
         if met.as_ref().is_some_and(|met| met.blocked.is_some()) {
@@ -223,7 +224,7 @@ impl TreeDecision<'_, '_> {
         deny_reason(self.limit(number).map(Limit::kind), &decision)
     }
 
-    /// The limit of a descriptor that its decision is of: of several, the first that has as much as is told.
+    /// The limit that made a descriptor's decision. If it has several, the first with the decision's size.
     fn limit(&self, number: usize) -> Option<&Limit> {
         let told = self.results[number].decision?.limit;
         let limits = self.request.met[number].as_ref()?.limits;
@@ -238,7 +239,7 @@ impl TreeDecision<'_, '_> {
         self.request.rules.mode.max(own.unwrap_or_default())
     }
 
-    /// Reports each descriptor that matches a limit; whether any does.
+    /// Reports each descriptor with a limit. Returns whether there was any.
     fn notify_observer(
         &self,
         observer: &dyn Observer,
@@ -272,7 +273,7 @@ impl TreeDecision<'_, '_> {
     }
 }
 
-/// The event of something that passes, and is no rule's.
+/// The event of an allowed request, without a rule.
 fn passing_event(cause: Cause<'_>, mode: Mode, took: Duration) -> Event<'_> {
     Event {
         cause,
@@ -287,7 +288,7 @@ fn passing_event(cause: Cause<'_>, mode: Mode, took: Duration) -> Event<'_> {
     }
 }
 
-/// What is told of a descriptor, by what was ordered of it.
+/// Adapts the status of a descriptor to its overrides.
 fn apply_overrides_to_status<'p>(
     mut status: LimitStatus<'p>,
     met: Option<&DescriptorMatch<'_>>,

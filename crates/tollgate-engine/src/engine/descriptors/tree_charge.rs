@@ -1,4 +1,5 @@
-//! Charging a request of several descriptors, with the checks of rules beside it, and the decision of the trees.
+//! Charges a request of several descriptors, with the checks of rules beside it, and builds the decision of the
+//! trees.
 
 use std::mem;
 use std::time::Duration;
@@ -16,21 +17,21 @@ use crate::limits::{Check, StoreUnavailable};
 use crate::policy::Charging;
 use crate::verdict::Permits;
 
-/// What came of one descriptor.
+/// The result of one descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DescriptorResult {
-    /// What its limit says; none if it meets none.
+    /// The decision of its limits. `None` if it has none.
     pub(super) decision: Option<Decision>,
     pub(super) charged: u64,
-    /// Why the store couldn't be asked about it, if it couldn't.
+    /// Why the store was unavailable for it, if it was.
     pub(super) unavailable: Option<StoreUnavailable>,
 }
 
-/// What was decided about a request.
+/// The decision about a request.
 pub(in crate::engine) struct TreeDecision<'m, 'a> {
     pub(super) request: TreeRequest<'m, 'a>,
     pub(super) is_allowed: bool,
-    /// What the limits of each descriptor say; none of one that meets none.
+    /// The result of each descriptor.
     pub(super) results: Vec<DescriptorResult>,
     /// The descriptor that decided.
     pub(super) decider: Option<usize>,
@@ -38,11 +39,11 @@ pub(in crate::engine) struct TreeDecision<'m, 'a> {
     pub(super) unavailable: Option<StoreUnavailable>,
 }
 
-/// A request while it is charged: its descriptors, and the decision on each so far.
+/// A request while it is charged: its descriptors, and the result of each so far.
 pub(in crate::engine) struct TreeCharge<'m, 'a> {
     request: TreeRequest<'m, 'a>,
     pub(in crate::engine) charging: Charging,
-    /// Whether the trees let the request pass.
+    /// Whether the trees allow the request.
     pub(in crate::engine) is_allowed: bool,
     results: Vec<DescriptorResult>,
     /// Permits of counters that were charged one by one.
@@ -57,7 +58,7 @@ impl<'a> TreeDecision<'_, 'a> {
 }
 
 impl<'m, 'a> TreeCharge<'m, 'a> {
-    /// A request of this domain. A blocked limit isn't asked.
+    /// A request of this domain. A blocked limit isn't checked.
     pub(in crate::engine) fn new(request: TreeRequest<'m, 'a>, domain: &str) -> Self {
         let blocked = |met: &Option<DescriptorMatch<'_>>| DescriptorResult {
             decision: met.as_ref().and_then(|met| met.blocked),
@@ -84,8 +85,9 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         }
     }
 
-    /// Charges the limits of all descriptors and these checks of rules: all or none, unless the domain charges each. None if
-    /// the trees deny the request, and nothing of the rules was charged then. The answer is that to the rules.
+    /// Charges the limits of all descriptors and these checks of rules: all or none, unless the domain charges each.
+    /// Returns the answer for the rules, or `None` if the trees deny the request. In that case the rules were charged
+    /// nothing.
     pub(in crate::engine) async fn charge<B: Backend>(
         &mut self,
         backend: &B,
@@ -99,13 +101,13 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         Ok(answer)
     }
 
-    /// Permits of counters that were charged one by one: those of a request that passes.
+    /// The permits of counters that were charged one by one, if the request is allowed.
     pub(in crate::engine) fn take_permits(&mut self) -> Permits {
         mem::take(&mut self.separate_permits)
     }
 
-    /// Charges the limits in shadow of a request that passes, and looks at those of one that is denied. If nobody waits
-    /// for the answer any more, `held` and these checks of rules are given back with the charges of the trees.
+    /// Charges the limits in shadow mode for an allowed request, and peeks those of a denied one. If the caller drops
+    /// the future, `held` and these checks of rules are refunded with the charges of the trees.
     pub(in crate::engine) async fn charge_or_peek_shadows<B: Backend>(
         &mut self,
         backend: &B,
@@ -124,14 +126,14 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         charged_checks(self.request, &self.results)
     }
 
-    /// The numbers of descriptors that meet a limit of this force.
+    /// The numbers of descriptors whose denial has this effect.
     fn numbers_with_force(&self, force: DenialEffect) -> impl Iterator<Item = usize> {
         let met = self.request.met.iter().enumerate();
         met.filter(move |(_, met)| met.as_ref().is_some_and(|met| met.denial_effect() == force))
             .map(|(number, _)| number)
     }
 
-    /// The numbers of all whose refusal may count.
+    /// The numbers of descriptors whose denial may deny the request.
     fn enforced_numbers(&self) -> Vec<usize> {
         let mut numbers: Vec<_> = self
             .numbers_with_force(DenialEffect::Denies)
@@ -141,14 +143,14 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         numbers
     }
 
-    /// Those of them that are to be asked.
+    /// The numbers without those of blocked descriptors, which need no check.
     fn without_blocked(&self, mut numbers: Vec<usize>) -> Vec<usize> {
         let is_blocked = |met: &DescriptorMatch<'_>| met.blocked.is_some();
         numbers.retain(|number| !self.request.met[*number].as_ref().is_some_and(is_blocked));
         numbers
     }
 
-    /// Those in shadow, in groups of the same counter.
+    /// The descriptors in shadow mode, in groups with the same counter.
     fn shadow_groups(&self) -> Vec<Vec<usize>> {
         self.group_by_counter(
             self.without_blocked(self.numbers_with_force(DenialEffect::Shadow).collect()),
@@ -164,7 +166,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         (self.results[*number].decision).is_some_and(|decision| !decision.is_allowed())
     }
 
-    /// Whether those that refuse only together all do. One in shadow never does.
+    /// Whether all descriptors in quota mode deny. One in shadow mode never does, so it prevents this.
     fn is_denied_by_quotas(&self) -> bool {
         let in_shadow = |number: usize| {
             self.request.met[number]
@@ -186,7 +188,8 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             || self.is_denied_by_quotas()
     }
 
-    /// Charges all, or none: but for those in quota mode that refuse while others of their kind don't.
+    /// Charges all, or none, except that a descriptor in quota mode that denies is left out while another in quota
+    /// mode allows.
     async fn charge_all_or_none<B: Backend>(
         &mut self,
         backend: &B,
@@ -197,6 +200,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             self.peek_groups(&[numbers], backend).await;
             return Ok(None);
         }
+        // Each round leaves out at least one descriptor, so the loop ends.
         loop {
             let mut asked = self.counter_pool(&numbers).charge(backend, rules).await?;
             self.record_results(&numbers, &mut asked);
@@ -205,15 +209,15 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             }
             let before = numbers.len();
             numbers.retain(|number| !self.is_denied_by(number));
-            // If none of them refused it, asking again would change nothing.
+            // If no descriptor denied, another attempt would have the same result.
             if self.is_denied() || numbers.len() == before {
                 return Ok(None);
             }
         }
     }
 
-    /// Charges each counter that has room, and the rules if no counter denies. A denial of the rules leaves the counters
-    /// charged, as a denial of another counter does in such a domain.
+    /// Charges each counter that has room, and the rules if no counter denies. If a rule denies, the counters stay
+    /// charged, as they do if another counter denies in such a domain.
     async fn charge_each<B: Backend>(
         &mut self,
         backend: &B,
@@ -240,14 +244,14 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         for guard in unanswered {
             permits.hold(guard.disarm().0);
         }
-        // One that is denied doesn't run, so it holds no permits.
+        // A denied request doesn't run, so it holds no permits.
         if asked.as_ref().is_some_and(|asked| asked.answer.allowed) {
             self.separate_permits = permits;
         }
         Ok(asked)
     }
 
-    /// What each would say to a request that is refused. One that can't be asked about is left out.
+    /// Peeks the descriptors of a denied request. Those for which the backend is unavailable are left out.
     async fn peek_groups<B: Backend>(&mut self, groups: &[Vec<usize>], backend: &B) {
         let pools: Vec<_> = groups
             .iter()
@@ -261,7 +265,8 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         }
     }
 
-    /// Charges those in shadow, each counter by itself. One that can't be asked about is left out.
+    /// Charges the descriptors in shadow mode, each counter by itself. Those for which the backend is unavailable are
+    /// left out.
     async fn charge_shadows<B: Backend>(
         &mut self,
         backend: &B,
@@ -304,7 +309,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         }
     }
 
-    /// Those that count in one counter, together.
+    /// Groups descriptors by their counter.
     fn group_by_counter(&self, numbers: Vec<usize>) -> Vec<Vec<usize>> {
         let counter = |number: usize| {
             self.request.met[number]
@@ -322,7 +327,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         groups
     }
 
-    /// The decision of the trees on the request.
+    /// The decision of the trees about the request.
     pub(in crate::engine) fn into_decision(self) -> TreeDecision<'m, 'a> {
         let allowed = self.is_allowed;
         let (decider, retry_after) = if allowed {
@@ -335,14 +340,15 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             is_allowed: allowed,
             decider,
             retry_after,
-            // Of no other: a failure must not look like a denial.
+            // Only the decider's failure is reported: otherwise a plain denial would look like a failure of the
+            // store.
             unavailable: decider.and_then(|decider| self.results[decider].unavailable),
             results: self.results,
         }
     }
 
-    /// What is to be waited for: the longest of those that refuse alone, and the first of those that refuse
-    /// only together, if they do.
+    /// The descriptor with the longest wait among those that deny alone, and the shortest wait of those in quota
+    /// mode, if all of these deny.
     fn longest_denial(&self) -> (Option<usize>, Duration) {
         let wait = |number: usize| {
             let decision = self.results[number]
@@ -354,7 +360,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             })
         };
         let by_wait = |(_, wait): &(usize, Duration)| *wait;
-        // Of equals the first: `max_by_key` takes the last.
+        // Of equals, the first decides. `max_by_key` returns the last, hence `rev`.
         let alone: Vec<_> = self
             .numbers_with_force(DenialEffect::Denies)
             .filter_map(wait)
@@ -367,13 +373,13 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         } else {
             None
         };
-        let gravest = quota.into_iter().chain(alone).max_by_key(by_wait);
-        gravest.map_or((None, Duration::ZERO), |(number, wait)| {
+        let longest = quota.into_iter().chain(alone).max_by_key(by_wait);
+        longest.map_or((None, Duration::ZERO), |(number, wait)| {
             (Some(number), wait)
         })
     }
 
-    /// The one with the fewest such requests left, of those in force if there are any.
+    /// The descriptor with the fewest such requests remaining, of the enforced ones if there are any.
     fn tightest_limit(&self) -> Option<usize> {
         let left = |number: &usize| {
             let (met, decision) = (
@@ -393,7 +399,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 }
 
-/// The checks of all counters that the store has charged to a request, by what came of its descriptors.
+/// The checks of all counters that the store has charged for a request, by the results of its descriptors.
 fn charged_checks<'a>(request: TreeRequest<'_, 'a>, each: &[DescriptorResult]) -> Vec<Check<'a>> {
     let met = request.met.iter().zip(each);
     let charged = met.filter(|(_, result)| result.charged > 0 && result.unavailable.is_none());

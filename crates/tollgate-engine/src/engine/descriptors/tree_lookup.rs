@@ -1,4 +1,4 @@
-//! What the descriptors of a request meet: limits of the trees, those that they bring along, and overrides of operators.
+//! The limits of a request's descriptors: those of the trees, those that the proxy sends, and overrides of operators.
 
 use std::slice;
 
@@ -11,7 +11,7 @@ use crate::envoy::{self, LookupResult};
 use crate::facts::Facts;
 use crate::limits::KeyHashers;
 
-/// What trees need of a request.
+/// The input of the trees for a request.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct TreeInput<'a> {
     pub(in crate::engine) rules: &'a CompiledPolicy,
@@ -21,7 +21,7 @@ pub(in crate::engine) struct TreeInput<'a> {
     pub(in crate::engine) request: DescriptorRequest<'a>,
 }
 
-/// What the descriptors of a request find, and the limits that they bring along.
+/// The lookup results of a request's descriptors, and the limits that the proxy sends.
 pub(in crate::engine) struct TreeLookups<'a> {
     pub(in crate::engine) lookups: Vec<LookupResult<'a>>,
     requested_limits: Vec<Option<RequestedLimit>>,
@@ -42,7 +42,7 @@ impl<'a> TreeLookups<'a> {
         }
     }
 
-    /// The values of each descriptor's key, by their places.
+    /// The values of each descriptor's key, named by their positions.
     pub(in crate::engine) fn key_facts<'k>(&'k self, input: &TreeInput<'k>) -> Vec<Facts<'k>> {
         let (trees, request) = (&input.rules.trees, &input.request);
         let each = request
@@ -55,7 +55,7 @@ impl<'a> TreeLookups<'a> {
         keys.collect()
     }
 
-    /// The limits that each descriptor meets, if it meets any.
+    /// The limits of each descriptor, if it has any.
     pub(in crate::engine) fn match_limits<'k>(
         &'k self,
         input: &TreeInput<'k>,
@@ -95,7 +95,8 @@ impl<'a> TreeLookups<'a> {
     }
 }
 
-/// It under the overrides of operators; none if they let it pass. A bypass of everything is for each descriptor.
+/// Applies the overrides of operators. `None` if one bypasses the limit. `everything` is a bypass of all requests,
+/// which applies to each descriptor.
 #[cold]
 fn apply_overrides<'a>(
     mut met: DescriptorMatch<'a>,
@@ -103,7 +104,7 @@ fn apply_overrides<'a>(
     everything: Option<OverrideRef>,
     lookup: &LookupResult<'_>,
 ) -> Option<DescriptorMatch<'a>> {
-    // Orders of trees name a descriptor, and have no patterns that facts could match.
+    // Overrides of trees name a descriptor, and have no patterns for facts.
     let no_facts = Facts::new();
     let rulings = lookup
         .counts_as()

@@ -1,4 +1,4 @@
-//! From descriptors to limits: trees of them compiled, and what each descriptor of a request meets there.
+//! From descriptors to limits: compiled trees, and the limits of each descriptor of a request.
 
 use std::fmt;
 use std::mem;
@@ -15,29 +15,30 @@ use crate::limits::{Check, Counter, KeyHashers, KeyPlan, Limit, LimitKind, Reque
 use crate::matcher::FactIndex;
 use crate::policy::KeyPart;
 
-/// Trees of descriptors, and the limits of their leaves.
+/// Descriptor trees, and the limits of their leaves.
 #[derive(Debug)]
 pub(crate) struct Trees {
     pub(in crate::engine) compiled: DescriptorIndex,
-    /// By a leaf's number.
+    /// The limits of each leaf, by its number.
     limits: Box<[Box<[Limit]>]>,
-    /// What each leaf is called, as an answer says it.
+    /// The name of each leaf, as in findings.
     names: Box<[String]>,
-    /// Names of the places of a list of values, as facts of a key.
+    /// Names for the positions of a list of values, used as facts of a key.
     place_names: Box<[String]>,
-    /// The key of each number of values, by their places.
+    /// The key plan for each number of values, by their positions.
     key_plans: Box<[KeyPlan]>,
-    /// Where each leaf is counted, by its number; none if nothing is.
+    /// The tally row of each leaf, by its number. Empty if nothing is counted.
     tallies: Box<[u32]>,
-    /// Whether any request met a limit.
+    /// Whether any request had a limit.
     pub(crate) presence: FactPresence,
 }
 
-/// The values of a limit that counts as no configured one: the domain, the unit, and the entries.
+/// The number of values in the key of a requested limit without a configured one: the domain, the unit, and the
+/// entries.
 const UNCONFIGURED_PLACES: usize = 3;
 
 impl Trees {
-    /// Compiles trees; `limits` gives those of a leaf their state.
+    /// Compiles trees. `limits` gives each limit of a leaf its counter.
     pub(crate) fn new<E>(
         domains: &envoy::DescriptorDomains,
         mut limits: impl FnMut(&CompiledLimit) -> Result<Vec<Limit>, E>,
@@ -47,10 +48,10 @@ impl Trees {
         let of_leaves = leaves.iter().map(|leaf| Ok(limits(leaf)?.into()));
         let of_leaves = of_leaves.collect::<Result<_, E>>()?;
         let deepest = leaves.iter().map(|leaf| leaf.steps.len()).max();
-        // Proxies may bring limits along where no tree has any.
+        // Proxies may send limits even if no tree has any.
         let most = deepest.unwrap_or(0).max(UNCONFIGURED_PLACES);
         let places: Box<[_]> = (0..most).map(|place| format!("{place:02}")).collect();
-        // Values are found by their places, not by numbers.
+        // Values are found by their positions, not by fact numbers, so this index is dropped.
         let mut slots = FactIndex::default();
         let parts: Vec<_> = places.iter().cloned().map(KeyPart::Fact).collect();
         let plans = (0..=most).map(|length| KeyPlan::new(&parts[..length], &mut slots));
@@ -65,29 +66,29 @@ impl Trees {
         })
     }
 
-    /// All leaves and what they allow.
+    /// All leaves and their limits.
     pub(crate) fn leaves(&self) -> impl Iterator<Item = (&CompiledLimit, &[Limit])> {
         let leaves = self.compiled.leaves().iter();
         leaves.map(|leaf| (leaf, self.limits(leaf)))
     }
 
-    /// A leaf by its number, and what it allows.
+    /// A leaf by its number, and its limits.
     pub(crate) fn leaf(&self, number: u32) -> (&CompiledLimit, &[Limit]) {
         let leaf = &self.compiled.leaves()[number as usize];
         (leaf, self.limits(leaf))
     }
 
-    /// What a leaf is called.
+    /// The name of a leaf.
     pub(super) fn name(&self, leaf: &CompiledLimit) -> &str {
         &self.names[leaf.id as usize]
     }
 
-    /// Counts what the leaves decide there, in their order.
+    /// Sets the tally rows of the leaves, in their order.
     pub(crate) fn assign_tallies(&mut self, tallies: Box<[u32]>) {
         self.tallies = tallies;
     }
 
-    /// Where a leaf is counted.
+    /// The tally row of a leaf.
     pub(crate) fn tally(&self, leaf: &CompiledLimit) -> u32 {
         let row = self.tallies.get(leaf.id as usize);
         row.copied().unwrap_or(UNCOUNTED)
@@ -99,9 +100,9 @@ impl Trees {
             .map_or(&[], |limits| limits)
     }
 
-    /// What tells a descriptor's counter from others, as facts by their places: the values of its entries, or
-    /// the patterns that they count together by. A limit that counts as no other is told by all that was
-    /// asked for.
+    /// The key of a descriptor's counter, as facts named by their positions: the values of its entries, or the
+    /// patterns by which values count together. A requested limit without a configured one has the domain, the unit
+    /// and all entries as its key.
     pub(crate) fn key_facts<'a>(
         &'a self,
         domain: &'a str,
@@ -127,7 +128,7 @@ impl Trees {
         places.zip(values).collect()
     }
 
-    /// Whether any of these lookups leads to a leaf that limits.
+    /// Whether any of these lookups leads to a leaf with limits.
     pub(crate) fn has_limits(&self, found: &[LookupResult<'_>]) -> bool {
         let mut leaves = found.iter().filter_map(LookupResult::leaf);
         leaves.any(|leaf| !self.limits(leaf).is_empty())
@@ -138,12 +139,12 @@ impl Trees {
         !self.limits.is_empty()
     }
 
-    /// What is said about a descriptor.
+    /// The lookup result of a descriptor.
     pub(crate) fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> LookupResult<'_> {
         self.compiled.lookup(domain, descriptor)
     }
 
-    /// The limit that a descriptor meets, and the fingerprint of its counter.
+    /// The limit of a descriptor, and the fingerprint of its counter.
     pub(crate) fn leaf_of(
         &self,
         hashers: &KeyHashers,
@@ -154,7 +155,7 @@ impl Trees {
         Some((leaf, fingerprint(hashers, leaf, descriptor)))
     }
 
-    /// The key with this fingerprint; its values are found by place in the facts.
+    /// The key with this fingerprint. Its values are found by their positions in the facts.
     pub(in crate::engine) fn key<'a>(
         &'a self,
         facts: &'a Facts<'a>,
@@ -173,15 +174,16 @@ pub(super) fn fingerprint(
     hashers.feed(|put| envoy::counter_key(leaf, descriptor.entries, put))
 }
 
-/// A limit that a proxy asks for in place of the policy's.
+/// A limit that a proxy sends in place of the policy's.
 pub(crate) struct RequestedLimit {
     pub(super) limit: Limit,
-    /// All entries in one text, if it counts as no configured limit: there may be more than any tree is deep.
+    /// All entries in one text, if no configured limit has the counter: there may be more entries than any tree is
+    /// deep.
     entries: Option<String>,
 }
 
 impl RequestedLimit {
-    /// A window of the unit that is asked for.
+    /// A window with the unit of the request.
     pub(super) fn of(
         trees: &Trees,
         descriptor: &Descriptor<'_>,
@@ -200,7 +202,7 @@ impl RequestedLimit {
             rate: Rate::new(u64::from(*requests), period),
             algorithm: Algorithm::FixedWindow(WindowAlignment::default()),
         };
-        // Its unit is part of its key, so one counter stands for all that are asked for.
+        // The unit is part of the key, so all requested limits share one counter number.
         let counter = Counter {
             name: "asked".to_owned(),
             ordinal: 0,
@@ -226,20 +228,20 @@ impl RequestedLimit {
     }
 }
 
-/// One descriptor that meets a limit.
+/// A descriptor with its limits.
 pub(crate) struct DescriptorMatch<'a> {
-    /// None of one that the proxy asks for.
+    /// `None` for a limit that the proxy sends.
     leaf: Option<&'a CompiledLimit>,
     pub(super) limits: &'a [Limit],
     pub(crate) key: RequestKey<'a>,
     pub(super) charge: Charge,
-    /// An order that refuses it, and what it is told.
+    /// The denial by an override that blocks it.
     pub(super) blocked: Option<Decision>,
-    /// Whether its limits are an order's.
+    /// Whether its limits are those of an override.
     pub(super) is_changed: bool,
 }
 
-/// A key of a limit, as the descriptors that have it: `user=ada plan=free`.
+/// A key of a limit, in the form of its descriptors: `user=ada plan=free`.
 pub(crate) struct LeafKey<'a>(pub(crate) &'a CompiledLimit, pub(crate) RequestKey<'a>);
 
 impl fmt::Display for LeafKey<'_> {
@@ -253,14 +255,14 @@ impl fmt::Display for LeafKey<'_> {
     }
 }
 
-/// What a refusal of one limit means for the request.
+/// The effect of a limit's denial on the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DenialEffect {
-    /// It is refused.
+    /// The request is denied.
     Denies,
-    /// It is refused if all others of this kind refuse it too.
+    /// The request is denied if all other limits in quota mode deny it too.
     DeniesTogether,
-    /// Nothing.
+    /// No effect.
     Shadow,
 }
 
@@ -280,7 +282,7 @@ impl<'a> DescriptorMatch<'a> {
         })
     }
 
-    /// What it is given back before anything is charged, if it is.
+    /// The checks to refund before anything is charged, if the descriptor refunds.
     pub(in crate::engine) fn refund_checks(&self) -> Option<Vec<Check<'a>>> {
         match self.charge {
             Charge::Refund(units) => Some(self.checks(units).collect()),
@@ -288,7 +290,7 @@ impl<'a> DescriptorMatch<'a> {
         }
     }
 
-    /// What its limits are asked. Who gives back isn't asked for a slot: it would have to take one.
+    /// The checks of its limits. A refund has no check of a concurrency limit, which would take a permit.
     pub(in crate::engine) fn checks(&self, cost: u64) -> impl Iterator<Item = Check<'a>> {
         let key = self.key;
         let gives_back = matches!(self.charge, Charge::Refund(_));
@@ -299,7 +301,7 @@ impl<'a> DescriptorMatch<'a> {
             .map(move |limit| Check { limit, key, cost })
     }
 
-    /// What it takes: nothing if it gives back.
+    /// The cost: zero for a refund.
     pub(in crate::engine) fn cost(&self) -> u64 {
         match self.charge {
             Charge::Spend(cost) => cost,
@@ -310,7 +312,7 @@ impl<'a> DescriptorMatch<'a> {
     pub(super) fn denial_effect(&self) -> DenialEffect {
         match self.leaf.map(|leaf| &leaf.limit) {
             Some(limit) if limit.shadow => DenialEffect::Shadow,
-            // What is blocked is refused, whatever else has room.
+            // A block denies, whether or not other limits in quota mode have room.
             Some(limit) if limit.quota_mode && self.blocked.is_none() => {
                 DenialEffect::DeniesTogether
             }
@@ -318,12 +320,12 @@ impl<'a> DescriptorMatch<'a> {
         }
     }
 
-    /// Whether it is of those that refuse only together, be it in shadow.
+    /// Whether its limit is in quota mode, enforced or in shadow mode.
     pub(super) fn is_quota(&self) -> bool {
         self.leaf.is_some_and(|leaf| leaf.limit.quota_mode)
     }
 
-    /// The first of its counters, which no limit but its own and those of the same entries have.
+    /// Its first counter. Only its own limit and those of equal entries use it.
     pub(super) fn counter(&self) -> CounterId {
         let limit = self.limits.first().map(|limit| limit.id);
         (limit.unwrap_or_default(), self.key.fingerprint())

@@ -1,8 +1,8 @@
-//! The orders over one policy, as decisions read them.
+//! The overrides of one policy, in the form that decisions read.
 //!
-//! A decision reads one flag that lies with the policy. It is written after the table, and read without any order to that
-//! (relaxed): a decision that reads it late is one that came before the order, and one that reads it early finds the table
-//! empty. The table itself is swapped whole.
+//! A decision first reads one flag that is stored with the policy. The flag is written after the table, and both
+//! orders are relaxed. That is safe: a decision that reads the flag late counts as one from before the override, and
+//! one that reads it early finds the table empty. The table itself is swapped as a whole.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,23 +18,23 @@ use super::override_table::{
 use crate::engine::rules::CompiledPolicy;
 use crate::facts::Facts;
 
-/// The orders over one policy, which may change while that is in force.
+/// The overrides of one policy, which may change while it is in force.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyOverrides {
     is_any: AtomicBool,
     table: ArcSwapOption<OverrideTable>,
-    /// All that orders may be for, by name: found when the first is made.
+    /// The limiters that overrides may name. Filled when the first override is added.
     names: OnceLock<HashMap<Box<str>, Limiter, RandomState>>,
 }
 
 impl PolicyOverrides {
-    /// Whether there may be any.
+    /// Whether there may be any override.
     #[inline(always)]
     pub(crate) fn is_any(&self) -> bool {
         self.is_any.load(Ordering::Relaxed)
     }
 
-    /// What has this name in a policy: a rule before a tier, and that before a limit of a tree.
+    /// The limiter with this name: a rule before a tier, and a tier before a limit of a tree.
     pub(super) fn limiter(&self, rules: &CompiledPolicy, name: &str) -> Option<Limiter> {
         let names = self.names.get_or_init(|| {
             let applied = (0..).zip(rules.rules.iter());
@@ -68,15 +68,15 @@ impl PolicyOverrides {
     }
 }
 
-/// The orders over a policy at one time, for as long as a decision takes.
+/// The overrides of a policy at one time, for the length of a decision.
 pub(crate) struct ActiveOverrides {
     table: Arc<OverrideTable>,
     pub(crate) now: Timestamp,
-    /// Whether requests that they decide are counted.
+    /// Whether their use is counted.
     is_counted: bool,
 }
 
-/// What is ordered of a key of one rule.
+/// The overrides of one key of a rule.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct OverrideMatch<'a> {
     pub(crate) block: Option<OverrideRef>,
@@ -94,17 +94,17 @@ impl OverrideMatch<'_> {
 }
 
 impl ActiveOverrides {
-    /// Whether they are to be put over the policy again, as some have ended.
+    /// Whether some have expired, so that they should be applied to the policy again.
     pub(in crate::engine) fn is_outdated(&self) -> bool {
         self.table.is_old(self.now)
     }
 
-    /// How many orders are for a rule, or a key of it.
+    /// How many overrides a rule and its keys have.
     pub(crate) fn count(&self, limiter: Limiter) -> usize {
         self.table.count(limiter)
     }
 
-    /// The same for a request that isn't decided, or that was counted before.
+    /// The same without counting, for a request that isn't decided, or was counted before.
     pub(crate) fn without_counting(self) -> Self {
         Self {
             is_counted: false,
@@ -112,14 +112,14 @@ impl ActiveOverrides {
         }
     }
 
-    /// Counts that an order has decided a request.
+    /// Counts a request that an override decided.
     pub(crate) fn record_use(&self, timed: OverrideRef) {
         if self.is_counted {
             self.table.record_use(timed, self.now);
         }
     }
 
-    /// Of one key of a rule, which a request with these facts has.
+    /// The overrides of one key of a rule, for a request with these facts.
     pub(crate) fn for_key(
         &self,
         limiter: Limiter,
@@ -132,7 +132,7 @@ impl ActiveOverrides {
         let own = self.table.at_key(limiter, Some(fingerprint)).into_iter();
         let matching = self.table.matching_patterns(Some(limiter), facts);
         let all = self.table.at_key(limiter, None);
-        // What is for one key goes before what is for several, and that before what is for all.
+        // An override for one key precedes one for several, and that precedes one for the whole rule.
         let found: Vec<_> = own.chain(matching).chain(all).collect();
         let timed = |timed: Option<OverrideRef>| timed.filter(|timed| timed.until > self.now);
         let last = |of: fn(&TargetOverrides) -> Option<OverrideRef>| {
@@ -149,7 +149,7 @@ impl ActiveOverrides {
         }
     }
 
-    /// Of a request, whatever rules are for it.
+    /// The overrides of a request, whichever rules match it.
     pub(crate) fn for_request(&self, facts: &Facts<'_>) -> OverrideMatch<'_> {
         let (mut block, mut bypass) = (None, self.table.global_bypass);
         for acts in self.table.matching_facts(facts) {
@@ -164,7 +164,7 @@ impl ActiveOverrides {
         }
     }
 
-    /// Of all requests.
+    /// The bypass of all requests.
     pub(crate) fn global_bypass(&self) -> Option<OverrideRef> {
         let everything = self.table.global_bypass;
         everything.filter(|timed| timed.until > self.now)

@@ -1,4 +1,4 @@
-//! Globs and networks of orders, compiled: whether the facts of a request match.
+//! Compiled globs and networks of overrides, to match the facts of a request.
 
 use std::borrow::Cow;
 
@@ -7,19 +7,19 @@ use crate::facts::Facts;
 use crate::matcher::glob::Glob;
 use crate::overrides::{FactPattern, OverrideError};
 
-/// As many stars as a policy's glob has at the most.
+/// The most stars in a glob, the same as in a policy.
 const MAX_STARS: usize = 16;
 
-/// What the facts of a request have to match, all of them.
+/// Conditions on facts, all of which must hold.
 #[derive(Debug)]
 pub(super) struct FactConditions(Box<[(Box<str>, FactTest)]>);
 
-/// What one value has to be.
+/// The condition on one value.
 #[derive(Debug)]
 enum FactTest {
     Exact(Box<str>),
     Glob(Box<Glob>),
-    /// The network, and how it was written: a value may be that text itself.
+    /// The network, and its text: a value may also be that text itself.
     Network(Network, Box<str>),
 }
 
@@ -43,7 +43,7 @@ impl FactConditions {
         Ok(Self(facts.iter().map(test).collect::<Result<_, _>>()?))
     }
 
-    /// Whether all facts are there and match.
+    /// Whether all facts are present and match.
     pub(super) fn match_facts(&self, facts: &Facts<'_>) -> bool {
         let holds = |(fact, test): &(Box<str>, FactTest)| {
             let value = facts.get(fact);
@@ -72,9 +72,9 @@ fn compile_glob(text: &str) -> Result<Glob, OverrideError> {
     glob.ok_or_else(|| OverrideError::BadGlob(text.to_owned()))
 }
 
-/// A text as it is compared: addresses have one form, however they are written.
+/// The text in the form that is compared: an address has one form, however it is written.
 pub(super) fn canonical(text: &str) -> Cow<'_, str> {
-    // Most texts are no addresses, and have none of these.
+    // A fast path: most texts are no addresses, and have neither character.
     if !text.contains(['.', ':']) {
         return Cow::Borrowed(text);
     }

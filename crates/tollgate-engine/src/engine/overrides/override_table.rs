@@ -1,4 +1,4 @@
-//! Orders compiled for one policy: found by the rule's number and the key's fingerprint, or by facts.
+//! Overrides compiled for one policy: found by the rule's number and the key's fingerprint, or by facts.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -21,8 +21,8 @@ use crate::overrides::{
 };
 use crate::policy::Mode;
 
-/// What has ended stays in a table for so long if other orders go on: to make another takes milliseconds if there are
-/// many, in the time of a request.
+/// How long an expired override stays in a table while others are in force. A new table with many overrides takes
+/// milliseconds, which a request would have to wait for.
 const SWEEP_DELAY: Duration = Duration::from_secs(60);
 
 /// A rule or tier, or a limit of a tree, by number.
@@ -32,60 +32,60 @@ pub(crate) enum Limiter {
     Leaf(u32),
 }
 
-/// An order by number, and when it ends.
+/// An override by number, with its expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OverrideRef {
     pub(crate) id: u64,
     pub(crate) until: Timestamp,
-    /// Where its table counts what it does.
+    /// The index of its use in the table.
     number: u32,
 }
 
-/// The limits of a rule, some of them changed.
+/// The limits of a rule, some of them replaced.
 #[derive(Debug)]
 pub(crate) struct LimitOverride {
     pub(crate) order: OverrideRef,
     pub(crate) limits: Box<[Limit]>,
 }
 
-/// What is ordered of one target.
+/// The overrides of one target.
 #[derive(Debug, Default)]
 pub(super) struct TargetOverrides {
     pub(super) block: Option<OverrideRef>,
     pub(super) bypass: Option<OverrideRef>,
-    /// From the first that was made: the last of them that hasn't ended counts.
+    /// In the order in which they were added. The last one that hasn't expired applies.
     pub(super) limit_overrides: Vec<Arc<LimitOverride>>,
 }
 
-/// All orders that do something.
+/// All overrides that have an effect.
 #[derive(Debug, Default)]
 pub(super) struct OverrideTable {
-    /// How many there are of each rule.
+    /// The number of overrides of each limiter.
     limiters: HashMap<Limiter, usize, RandomState>,
     by_key: HashMap<TargetKeyId, TargetOverrides, RandomState>,
-    /// Those that name no rule, by the facts that they name.
+    /// Overrides without a rule, by the facts that they name.
     fact_sets: Vec<FactSetOverrides>,
-    /// Those by globs and networks, from the first that was made.
+    /// Overrides with globs and networks, in the order in which they were added.
     patterns: Vec<PatternOverrides>,
     pub(super) global_bypass: Option<OverrideRef>,
-    /// What each has done, by number.
+    /// The use of each override, by index.
     stats: Vec<Arc<OverrideStats>>,
-    /// When the first of them ends, and the last.
+    /// When the first override expires, and the last.
     ends_first: Option<Timestamp>,
     ends_last: Timestamp,
-    /// When the last of them was made.
+    /// When the newest override was added.
     made_last: Timestamp,
 }
 
-/// Orders by the same facts.
+/// Overrides with the same names of facts.
 #[derive(Debug)]
 struct FactSetOverrides {
     names: Box<[Box<str>]>,
-    /// By the values, joined.
+    /// Overrides by their values, joined in one text.
     keys: HashMap<String, TargetOverrides, RandomState>,
 }
 
-/// What is ordered of requests that match, by one rule or by all.
+/// The overrides of requests that match, of one rule or of all.
 #[derive(Debug)]
 struct PatternOverrides {
     limiter: Option<Limiter>,
@@ -94,7 +94,7 @@ struct PatternOverrides {
 }
 
 impl OverrideTable {
-    /// Adds an order, and tells what it does by this policy.
+    /// Adds an override, and returns its effect under this policy.
     pub(super) fn add<B: Backend>(
         &mut self,
         order: &Override,
@@ -185,7 +185,7 @@ impl OverrideTable {
         &mut self.patterns[last].acts
     }
 
-    /// Counts that an order has decided a request.
+    /// Counts a request that an override decided.
     #[cold]
     pub(super) fn record_use(&self, timed: OverrideRef, now: Timestamp) {
         if let Some(acted) = self.stats.get(timed.number as usize) {
@@ -193,7 +193,7 @@ impl OverrideTable {
         }
     }
 
-    /// What is ordered of those that have these facts.
+    /// The overrides of requests with these facts.
     fn fact_set(&mut self, facts: &[(String, String)]) -> &mut TargetOverrides {
         let names = || facts.iter().map(|(name, _)| name.as_str());
         let is_own = |sort: &FactSetOverrides| sort.names.iter().map(|name| &**name).eq(names());
@@ -209,15 +209,15 @@ impl OverrideTable {
         keys.entry(values.unwrap_or_default()).or_default()
     }
 
-    /// Whether it is worth its time to make one without those that have ended: all have, or some have long. Or the clock
-    /// was set back.
+    /// Whether a new table without the expired overrides is worth its cost: all have expired, or some have for long,
+    /// or the clock was set back.
     pub(super) fn is_old(&self, now: Timestamp) -> bool {
         self.ends_last <= now
             || (self.ends_first).is_some_and(|first| first + SWEEP_DELAY <= now)
             || self.made_last > now + CLOCK_SLACK
     }
 
-    /// How many orders there are of this rule.
+    /// How many overrides a limiter has.
     pub(super) fn count(&self, limiter: Limiter) -> usize {
         self.limiters.get(&limiter).copied().unwrap_or_default()
     }
@@ -233,7 +233,7 @@ impl OverrideTable {
         })
     }
 
-    /// What is ordered by globs and networks of requests that a rule is for, or of all: the latest first.
+    /// The overrides with globs and networks that match a request, of one limiter or of all: the newest first.
     pub(super) fn matching_patterns<'t>(
         &'t self,
         limiter: Option<Limiter>,
@@ -245,7 +245,7 @@ impl OverrideTable {
         own.map(|own| &own.acts)
     }
 
-    /// What is ordered of requests with facts that these are some of.
+    /// The overrides without a rule whose facts this request has.
     pub(super) fn matching_facts<'t>(
         &'t self,
         facts: &Facts<'_>,
@@ -259,8 +259,8 @@ impl OverrideTable {
 }
 
 impl TargetOverrides {
-    /// Notes a block or a bypass. Two may be for the same, as a key can be written in several ways: then the one that
-    /// ends last.
+    /// Sets a block or a bypass. Two may have the same target, since a key can be written in several ways. Then the
+    /// one that expires last applies.
     fn set(&mut self, act: &OverrideAction, timed: OverrideRef) {
         let place = match act {
             OverrideAction::Block => &mut self.block,
@@ -271,7 +271,7 @@ impl TargetOverrides {
     }
 }
 
-/// The one that ends last, of two equal ones the other.
+/// The override that expires last. If both expire together, `other`.
 pub(super) fn latest_expiry(
     one: Option<OverrideRef>,
     other: Option<OverrideRef>,
@@ -279,7 +279,7 @@ pub(super) fn latest_expiry(
     one.into_iter().chain(other).max_by_key(|timed| timed.until)
 }
 
-/// Whether requests have facts by this policy: those of trees are descriptors.
+/// Checks that the policy decides by facts at all: trees decide by descriptors.
 fn check_has_rules(rules: &CompiledPolicy) -> Result<(), OverrideError> {
     let has_trees = rules.trees.leaves().next().is_some();
     let has_rules = !rules.policy.rules.is_empty() || !rules.policy.tiers.is_empty();
@@ -289,18 +289,18 @@ fn check_has_rules(rules: &CompiledPolicy) -> Result<(), OverrideError> {
     Ok(())
 }
 
-/// Values in one text, which that of no others equals; none if one of them isn't known.
+/// The values joined in one text, which no other values give. `None` if one of them is missing.
 fn join_values<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Option<String> {
     let mut all = String::new();
     for value in values {
         let value = canonical(value?);
-        // Writing to a text doesn't fail.
+        // Writing to a `String` never fails.
         let _ = write!(all, "{} {value}", value.len());
     }
     Some(all)
 }
 
-/// The limits of a rule, with those that are replaced: in the same counters.
+/// The limits of a rule, some of them replaced, with the same counters.
 fn replace_limits(
     rule: &str,
     limits: &[Limit],
@@ -319,7 +319,7 @@ fn replace_limits(
     let mut raised = Vec::with_capacity(replacement.rates.len());
     for rate in replacement.rates.iter().copied() {
         if rate.is_unlimited() {
-            let why = "to let everything pass, order a bypass";
+            let why = "to let everything pass, add a bypass";
             return Err(OverrideError::limit(rule, why));
         }
         let (place, algorithm) = find_replaced_rate(rule, limits, rate)?;
@@ -359,7 +359,7 @@ fn replace_limits(
     Ok(own)
 }
 
-/// Whether what is counted is of one period: a bucket's tokens are worth the same at any rate.
+/// Whether counts belong to one period. A bucket's tokens are worth the same at any rate.
 const fn counts_in_windows(algorithm: Algorithm) -> bool {
     !matches!(
         algorithm,
@@ -367,7 +367,7 @@ const fn counts_in_windows(algorithm: Algorithm) -> bool {
     )
 }
 
-/// Whether two rates count in different periods. Where nothing is counted, no period matters.
+/// Whether two rates count in different periods. A rate that counts nothing has no period.
 fn is_of_another_period(own: Rate, other: Rate) -> bool {
     let is_counted = |rate: Rate| !rate.is_zero() && !rate.is_unlimited();
     is_counted(own) && is_counted(other) && own.period() != other.period()
@@ -405,11 +405,11 @@ fn find_replaced_rate(
     }
 }
 
-/// What one order has done so far.
+/// The use of one override.
 #[derive(Debug, Default)]
 pub(crate) struct OverrideStats {
     count: AtomicU64,
-    /// Nanoseconds of the wall clock; zero if never.
+    /// In nanoseconds of the wall clock; zero if never.
     last: AtomicU64,
 }
 

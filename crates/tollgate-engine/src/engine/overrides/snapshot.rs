@@ -1,13 +1,13 @@
-//! Orders in a snapshot, so that those that haven't ended go on after a restart.
+//! Overrides in a snapshot, so that those that haven't expired continue after a restart.
 //!
-//! | words | what |
+//! | words | content |
 //! |---|---|
-//! | 2 | how many orders were ever made, and how many there are; for each: |
-//! | 4 | its number, when it was made and when it ends by the wall clock, and 0 for a block, 1 for a bypass, 2 for an override |
-//! | 2 | how many requests it has decided, and when it did so last, or 0 |
-//! | … | of an override: how many rates, and each; 1 or 0 and the quota; 1 or 0 and how many at once |
-//! | … | 1 and the rule's name, or 0; 0 for everybody, 1 for facts, 2 and the domain for a descriptor, 3 for patterns; how many pairs, and each, of a pattern with 0 for a text, 1 for a glob, 2 for a network |
-//! | … | who wanted it, as bytes |
+//! | 2 | how many overrides were ever added, and how many there are; for each: |
+//! | 4 | its number, when it was added and when it expires by the wall clock, and 0 for a block, 1 for a bypass, 2 for a limit |
+//! | 2 | how many requests it has decided, and when it last did, or 0 |
+//! | … | of a limit: how many rates, and each; 1 or 0 and the quota; 1 or 0 and the concurrency |
+//! | … | 1 and the rule's name, or 0; 0 for all requests, 1 for facts, 2 and the domain for a descriptor, 3 for patterns; how many pairs, and each, of a pattern with 0 for a text, 1 for a glob, 2 for a network |
+//! | … | the author, as bytes |
 
 use std::sync::Arc;
 
@@ -29,20 +29,20 @@ const FACTS: u64 = 1;
 const DESCRIPTOR: u64 = 2;
 const PATTERNS: u64 = 3;
 
-/// No rule has as many rates.
+/// The most rates of a snapshot's override. No rule has more.
 const MAX_RATES: u64 = 256;
 
-/// Which of the forms a snapshot has orders in.
+/// The format of overrides in a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum SnapshotForm {
-    /// As above.
+    /// The format above.
     Now,
-    /// Without what orders have done, and with one rate of an override: 1 and the rate, or 0 and any.
+    /// The previous format: without the use, and with one rate of a limit, as 1 and the rate, or 0 and any.
     Before,
 }
 
 impl OverrideBook {
-    /// Writes those that haven't ended.
+    /// Writes the overrides that haven't expired.
     pub(in crate::engine) fn save(
         &self,
         file: &mut SnapshotWriter,
@@ -70,7 +70,7 @@ impl OverrideBook {
         Ok(())
     }
 
-    /// Reads what [`save`](Self::save) wrote, but for those that have ended.
+    /// Reads what [`save`](Self::save) wrote, and drops the overrides that have expired.
     pub(in crate::engine) fn load(
         file: &mut SnapshotReader,
         form: SnapshotForm,

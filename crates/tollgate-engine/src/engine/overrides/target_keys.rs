@@ -1,4 +1,5 @@
-//! The keys that a target of operators names: of one rule, of one limit of a tree, or of all rules whose keys its facts make.
+//! The keys that an operator's target names: of one rule, of one limit of a tree, or of all rules whose keys its
+//! facts make.
 
 use tollgate::Timestamp;
 
@@ -13,7 +14,7 @@ use crate::limits::{Check, Limit, RequestKey};
 use crate::overrides::{FactPattern, OverrideError, Target, TargetKey, as_str_pairs};
 use crate::policy::Mode;
 
-/// Where a key's counters are, before they are looked at.
+/// A key with its limits, before its counters are read.
 pub(in crate::engine) struct TargetedKey<'a> {
     pub(in crate::engine) limiter: Limiter,
     pub(in crate::engine) rule: String,
@@ -26,7 +27,7 @@ pub(in crate::engine) struct TargetedKey<'a> {
 }
 
 impl<'a> TargetedKey<'a> {
-    /// As is ordered.
+    /// The key with the limits of its override.
     pub(in crate::engine) fn with_overrides(self, rulings: &OverrideMatch<'a>) -> Self {
         match rulings.limits {
             Some(changed) => Self {
@@ -45,22 +46,23 @@ impl<'a> TargetedKey<'a> {
     }
 }
 
-/// What a target names, to be borrowed from.
+/// The facts of a target, to be borrowed from.
 pub(in crate::engine) struct TargetFacts<'a> {
     target: &'a Target,
     context: KeyContext<'a>,
     now: Timestamp,
     pub(in crate::engine) facts: Facts<'a>,
-    /// With networks as they are written, for keys of which they are no addresses.
+    /// The facts with networks as text, for keys that don't count by networks.
     pub(in crate::engine) literal: Facts<'a>,
 }
 
-/// Texts of a target that its facts borrow from.
+/// Texts that the facts of a target borrow.
 #[derive(Default)]
 pub(in crate::engine) struct TargetTexts<'t> {
     /// The entries of a descriptor.
     entries: Vec<(&'t str, &'t str)>,
-    /// The facts of a target that has networks, each with one address of it. A glob names no key but the one that is called so.
+    /// The facts of a target with networks, each replaced by one address of it. A glob stands only for a key with its
+    /// text.
     addresses: Vec<(String, String)>,
 }
 
@@ -88,7 +90,7 @@ impl<'t> TargetTexts<'t> {
     }
 }
 
-/// A network that is several keys of a rule, by name and as it is written.
+/// The first network that contains several keys of a rule: its fact and its text.
 fn ambiguous_network<'t>(rule: &CompiledRule, target: &'t Target) -> Option<(&'t str, &'t str)> {
     let TargetKey::Patterns(facts) = &target.key else {
         return None;
@@ -128,7 +130,7 @@ impl<'a> TargetFacts<'a> {
         }
     }
 
-    /// All keys that it names.
+    /// All keys that the target names.
     pub(in crate::engine) fn keys(&'a self) -> Result<Vec<TargetedKey<'a>>, OverrideError> {
         match (&self.target.rule, &self.target.key) {
             (_, TargetKey::Descriptor { .. }) => Ok(vec![self.descriptor_key()?]),
@@ -142,7 +144,7 @@ impl<'a> TargetFacts<'a> {
         }
     }
 
-    /// The key of the limit of a tree that a descriptor meets.
+    /// The key of the limit of a tree that matches a descriptor.
     fn descriptor_key(&'a self) -> Result<TargetedKey<'a>, OverrideError> {
         let trees = &self.context.rules.trees;
         let placed = self.context.resolve_target(self.target)?;
@@ -170,7 +172,7 @@ impl<'a> TargetFacts<'a> {
         })
     }
 
-    /// The keys of all rules that have one by these facts; an error if none has.
+    /// The keys of all rules for which these facts make one. An error if there is none.
     fn keys_of_all_rules(&'a self) -> Result<Vec<TargetedKey<'a>>, OverrideError> {
         let (mut keys, mut error) = (Vec::new(), OverrideError::NoKey);
         for (number, rule) in (0..).zip(self.context.rules.rules.iter()) {
@@ -178,7 +180,7 @@ impl<'a> TargetFacts<'a> {
                 Ok(fingerprint) if rule.key.facts().next().is_some() => {
                     keys.push(self.key_of_rule(number, rule, fingerprint));
                 }
-                // The first tells what to name instead.
+                // The first such error helps most: it states what to name instead.
                 Err(many @ OverrideError::ManyKeys { .. }) if error == OverrideError::NoKey => {
                     error = many
                 }
@@ -211,7 +213,7 @@ impl<'a> TargetFacts<'a> {
         }
     }
 
-    /// The fingerprint of the one key that a rule has by these facts.
+    /// The fingerprint of the one key that these facts make for a rule.
     fn fingerprint(&self, rule: &CompiledRule) -> Result<[u64; 2], OverrideError> {
         if let Some((fact, value)) = ambiguous_network(rule, self.target) {
             return Err(OverrideError::ManyKeys {
@@ -223,7 +225,7 @@ impl<'a> TargetFacts<'a> {
         self.context.fingerprint(rule, self.facts_for(rule))
     }
 
-    /// The facts that make the rule's key: an address where it counts networks, and else the text.
+    /// The facts that make the rule's key: with addresses if it counts networks, otherwise as text.
     fn facts_for(&self, rule: &CompiledRule) -> &Facts<'a> {
         let has_networks = rule.key.parts().any(|(_, bits)| bits.is_some());
         if has_networks {

@@ -1,4 +1,4 @@
-//! Where a target's counters are, by the policy in force: the rule's number, and the fingerprint of the key.
+//! Resolves a target by the policy in force, to the rule's number and the key's fingerprint.
 
 use std::borrow::Cow;
 
@@ -12,24 +12,24 @@ use crate::overrides::{FactPattern, OverrideError, Target, TargetKey, as_str_pai
 use crate::policy::{Mode, OnMissingKey};
 use crate::suggestions::closest;
 
-/// A rule, and a key of it; without one all of the rule.
+/// A rule and its key, or the whole rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TargetKeyId {
     pub(super) limiter: Limiter,
     pub(super) fingerprint: Option<[u64; 2]>,
 }
 
-/// A target that there is.
+/// A target that exists.
 pub(super) struct ResolvedTarget<'r> {
     pub(super) place: TargetKeyId,
     pub(super) name: String,
     pub(super) limits: &'r [Limit],
     pub(super) mode: Mode,
-    /// What the facts of a request have to match, if it is for some keys of the rule.
+    /// The conditions on a request's facts, if the target is some keys of the rule.
     pub(super) conditions: Option<FactConditions>,
 }
 
-/// The rules in force, and what the fingerprints of their keys are made by.
+/// The rules in force, and the hashers of their keys.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct KeyContext<'r> {
     pub(in crate::engine) rules: &'r CompiledPolicy,
@@ -37,7 +37,7 @@ pub(in crate::engine) struct KeyContext<'r> {
 }
 
 impl<'r> KeyContext<'r> {
-    /// Finds a target that names a rule or a descriptor.
+    /// Resolves a target that names a rule or a descriptor.
     pub(super) fn resolve_target(
         self,
         target: &Target,
@@ -79,7 +79,7 @@ impl<'r> KeyContext<'r> {
         }
     }
 
-    /// A key, or several, by globs and networks.
+    /// One key, or several by globs and networks.
     fn patterns(
         self,
         name: &str,
@@ -90,7 +90,7 @@ impl<'r> KeyContext<'r> {
             return self.key(name, &as_str_pairs(&one).collect());
         }
         let texts = facts.iter().map(|(fact, own)| (fact.as_str(), own.text()));
-        // What it lacks, or has too much, is said as of one key.
+        // Reports missing or extra facts in the same way as for one key.
         self.key(name, &texts.collect())?;
         Ok(ResolvedTarget {
             conditions: Some(FactConditions::new(facts)?),
@@ -98,13 +98,13 @@ impl<'r> KeyContext<'r> {
         })
     }
 
-    /// What has this name in force.
+    /// The limiter with this name in force.
     fn limiter(self, name: &str) -> Result<Limiter, OverrideError> {
         let found = self.rules.overrides.limiter(self.rules, name);
         found.ok_or_else(|| unknown_limiter(self.rules, name))
     }
 
-    /// A rule or tier by name, and its number; a rule if both have it.
+    /// The rule or tier with this name, and its number. A rule precedes a tier.
     pub(super) fn rule_named(self, name: &str) -> Result<(u32, &'r CompiledRule), OverrideError> {
         match self.limiter(name)? {
             Limiter::Applied(number) => Ok((number, &self.rules.rules[number as usize])),
@@ -114,7 +114,7 @@ impl<'r> KeyContext<'r> {
         }
     }
 
-    /// A key by facts: all that make it, and no others.
+    /// A key by facts: exactly those that make it.
     fn key(self, name: &str, facts: &Facts<'_>) -> Result<ResolvedTarget<'r>, OverrideError> {
         let (number, rule) = self.rule_named(name)?;
         let fingerprint = self.fingerprint(rule, facts)?;
@@ -129,7 +129,7 @@ impl<'r> KeyContext<'r> {
         facts: &Facts<'_>,
     ) -> Result<[u64; 2], OverrideError> {
         let known = self.rules.look_up_facts(facts);
-        // Nobody's facts name the counter of those who have none of the key.
+        // A target without facts names the counter that requests without a key share.
         let is_for_all =
             rule.on_missing_key == OnMissingKey::OneCounter && facts.iter().next().is_none();
         let missing = || is_for_all.then(|| KeyPlan::missing(self.hashers));
@@ -171,7 +171,7 @@ impl<'r> KeyContext<'r> {
     }
 }
 
-/// The same target; of a limit of a tree that is named by its name and its key, as lists show it, the descriptor.
+/// The target, with the descriptor in place of the name and key of a tree's limit, as lists show them.
 pub(in crate::engine) fn as_descriptor<'t>(
     rules: &CompiledPolicy,
     target: &'t Target,
@@ -192,7 +192,7 @@ pub(in crate::engine) fn as_descriptor<'t>(
     let rule = leaf.to_string();
     let mut entries: Vec<(String, String)> = Vec::new();
     for step in &leaf.steps {
-        // Of two entries by one key, facts name one value only.
+        // If two entries have the same key, facts can only state one value.
         if entries.iter().any(|(key, _)| **key == *step.key) {
             return Err(OverrideError::WantsDescriptor { rule });
         }
@@ -210,7 +210,7 @@ pub(in crate::engine) fn as_descriptor<'t>(
     Ok(Cow::Owned(target))
 }
 
-/// The facts of the only key of a rule that patterns can mean; none if they match several.
+/// The facts of the only key that patterns can mean. `None` if they match several keys.
 fn single_key(
     rule: &CompiledRule,
     facts: &[(String, FactPattern)],
@@ -229,13 +229,13 @@ fn single_key(
     one.collect()
 }
 
-/// An address of a network all of which is one key, if so many bits of an address count.
+/// An address of a network that is a single key when this many bits of an address count.
 pub(super) fn in_one_network(text: &str, bits: ClientBits) -> Option<String> {
     let address = Network::parse(text)?.single_client(bits);
     address.map(|address| address.to_string())
 }
 
-/// Whether a rule's key is made of all of these facts.
+/// Checks that a rule's key is made of all of these facts.
 pub(super) fn check_key_facts(rule: &CompiledRule, facts: &Facts<'_>) -> Result<(), OverrideError> {
     let own = rule.key.facts_for(facts);
     let own: Vec<&str> = own.map_or_else(Vec::new, Iterator::collect);
@@ -249,7 +249,7 @@ pub(super) fn check_key_facts(rule: &CompiledRule, facts: &Facts<'_>) -> Result<
     }
 }
 
-/// Why nothing in force has this name.
+/// The error for a name that isn't in force.
 fn unknown_limiter(rules: &CompiledPolicy, name: &str) -> OverrideError {
     let policy = &rules.policy;
     let mut off = policy.rules.iter().map(|rule| rule.name.as_str());

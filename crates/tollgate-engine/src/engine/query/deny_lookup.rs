@@ -1,4 +1,4 @@
-//! Denials that an engine remembers, before and after its backend is asked.
+//! Denials that an engine caches, before and after the backend query.
 
 use tollgate::Timestamp;
 
@@ -7,35 +7,35 @@ use crate::backend::Backend;
 use crate::engine::request_match::CheckGroup;
 use crate::limits::{Answer, DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 
-/// What is known of a request's checks before they are asked.
+/// What is known of a request's checks before the backend query.
 pub(super) enum DenyLookup<'e> {
-    /// It is denied.
+    /// The request is denied.
     Denied(Answer),
-    /// The backend is asked.
+    /// The backend has to be queried.
     AskBackend(PendingCheck<'e>),
 }
 
-/// A question to the backend, whose denial may be remembered.
+/// A backend query whose denial may be cached.
 #[derive(Default)]
 pub(super) struct PendingCheck<'e> {
-    /// Where it is remembered, if it is.
+    /// The cache, if there is one.
     deny_cache: Option<&'e DenyCache>,
     version: DenyVersion,
-    /// Before the question, so that no denial is held longer than it was meant.
+    /// The time before the query, so that no denial is cached for longer than it holds.
     asked_at: Timestamp,
-    /// The denial that is asked about again.
+    /// The cached denial to recheck.
     recheck: Option<DenyRecheck<'e>>,
 }
 
 impl<'e> DenyLookup<'e> {
-    /// What is known before the backend is asked.
+    /// Looks the checks up before the backend query.
     #[inline]
     pub(super) fn look_up<B: Backend>(asking: &BackendQuery<'e, '_, B>) -> Self {
         let backend = asking.backend;
         let Some(own) = asking.deny_cache else {
             return Self::AskBackend(PendingCheck::default());
         };
-        // Read before the question: an answer is of the epoch in which it was asked for.
+        // Read before the query: a refund during it starts a new epoch, and must not be attributed to the old answer.
         let version = DenyVersion(
             asking.rules.version,
             backend.deny_epoch().unwrap_or_default(),
@@ -59,14 +59,14 @@ impl<'e> DenyLookup<'e> {
 }
 
 impl PendingCheck<'_> {
-    /// The answer to a request, after the backend gave this one.
+    /// The answer to the request, after the backend's answer.
     #[inline]
     pub(super) fn record_answer(self, group: &CheckGroup<'_>, answer: Answer) -> Answer {
         let Some(deny) = self.deny_cache else {
             return answer;
         };
         if answer.unavailable.is_some() {
-            // Nobody knows better than what was remembered.
+            // The store was unavailable, so a cached denial is the best information.
             return match self.cached_denial() {
                 Some(denied) => {
                     answer.pass.cancel();
@@ -88,7 +88,7 @@ impl PendingCheck<'_> {
         answer
     }
 
-    /// The denial that holds as far as is known, if the backend couldn't be asked about it again.
+    /// The cached denial, for a recheck that found the backend unavailable.
     pub(super) fn cached_denial(self) -> Option<Answer> {
         let (decider, decision) = self.recheck?.failed();
         Some(Answer::known(Some(decider), decision))

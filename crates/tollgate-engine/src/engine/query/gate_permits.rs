@@ -1,4 +1,4 @@
-//! The gates that a request has to enter, and what it holds of them until the backend has answered.
+//! The gates that a request has to enter, and the permits that it holds of them until the backend has answered.
 
 use tollgate::concurrency::OwnedPermit;
 use tollgate::{Decision, Outcome};
@@ -9,16 +9,16 @@ use crate::limits::Answer;
 use crate::policy::Mode;
 use crate::verdict::RuleDecision;
 
-/// What is held of gates.
+/// The permits of gates.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct GatePermits {
     permits: Vec<OwnedPermit<BackendClock>>,
-    /// The gate that has the fewest places left, and what it said.
+    /// The gate with the fewest permits remaining, and its decision.
     tightest: Option<(usize, Decision)>,
 }
 
 impl GatePermits {
-    /// Enters all gates of the rules in force, or none. The refusal counts gates after the checks.
+    /// Enters all gates of the enforced rules, or none. An error numbers gates after the checks.
     #[inline(never)]
     pub(in crate::engine) fn acquire_all(
         gathered: &RequestMatch<'_>,
@@ -39,7 +39,7 @@ impl GatePermits {
         Ok(entered)
     }
 
-    /// Enters the gate of a rule in shadow, if it has one; an error is what would have denied the request.
+    /// Enters the gate of a rule in shadow mode, if it has one. The error is its denial.
     pub(in crate::engine) fn acquire_shadow(
         gate: Option<&GateCheck<'_>>,
     ) -> Result<Self, RuleDecision> {
@@ -52,7 +52,7 @@ impl GatePermits {
         Ok(entered)
     }
 
-    /// What looking at all of them says, of a request that the rest would answer like this.
+    /// Peeks all gates, and combines them with the answer of the other limits.
     pub(in crate::engine) fn peek_all(gathered: &RequestMatch<'_>, mut answer: Answer) -> Answer {
         let mut looked = Self::default();
         for (number, gate) in gathered.gates_in(Mode::Enforce) {
@@ -73,7 +73,7 @@ impl GatePermits {
         }
     }
 
-    /// Of a request that passes, the limit decides that has the fewest such requests left.
+    /// For an allowed request, the limit with the fewest such requests remaining decides.
     pub(in crate::engine) fn apply_tightest(&self, group: &CheckGroup<'_>, answer: &mut Answer) {
         let Some((number, decision)) = self.tightest.filter(|_| answer.allowed) else {
             return;
@@ -87,19 +87,19 @@ impl GatePermits {
         }
     }
 
-    /// Goes on with what the backend said: the request runs and holds its places, or leaves them as if it had never come.
+    /// Follows the backend's answer: attaches the permits to an allowed request, or cancels them.
     pub(in crate::engine) fn attach_to(self, answer: &mut Answer) {
         if !answer.allowed {
             return self.cancel();
         }
         for mut permit in self.permits {
-            // What a backend took is none of the time that the request takes.
+            // The backend's latency doesn't count as the request's.
             permit.restart();
             answer.pass.hold_permit(permit);
         }
     }
 
-    /// The request never ran.
+    /// The request never ran, so adaptive limits get no sample.
     pub(in crate::engine) fn cancel(self) {
         for permit in self.permits {
             permit.cancel();

@@ -1,7 +1,7 @@
-//! Requests that stand for several sets of facts: each set is matched by itself, and all checks are asked together.
+//! Requests with several sets of facts: each set is matched by itself, and all checks are made together.
 //!
-//! A proxy that sends two values of one fact means both, and rules with a condition on `descriptor` see each descriptor by
-//! itself. Single requests, which nearly all are, never come here.
+//! A proxy that sends two values of one fact means both, and rules with a condition on `descriptor` match each
+//! descriptor by itself. Requests with a single set, which nearly all are, never get here.
 
 use super::{
     MatchInput, PrefetchedKeys, RequestMatch, RuleMatch, replaces, rule_cost, stated_cost, to_u32,
@@ -16,33 +16,34 @@ use crate::matcher::Numbers;
 use crate::policy::Mode;
 use crate::verdict::DecidedBy;
 
-/// What came of a set.
+/// The match of a set.
 enum SetMatch {
-    /// Rules may apply.
+    /// Rules may apply to the set.
     Rules,
-    /// It is exempt, by this entry.
+    /// This entry exempts the set.
     Exempt(usize),
     /// The whole request is decided.
     Decided,
 }
 
-/// A rule that sets of a request are asked about, by one key.
+/// A rule that applies to sets of a request, with one key.
 struct SetCheck {
-    /// The first that met it.
+    /// The match of the first set.
     met: RuleMatch,
-    /// The limits that an operator has put in the place of the rule's own, if any.
+    /// The override's limits in place of the rule's own, if there are any.
     limits: Option<*const LimitOverride>,
     cost: u64,
 }
 
 impl SetCheck {
-    /// Whether another set is counted by the same key and limits.
+    /// Whether another set is counted with the same key and limits.
     fn is_same(&self, other: &RuleMatch, limits: Option<*const LimitOverride>) -> bool {
         let own = (self.met.number, self.met.fingerprint, self.limits);
         own == (other.number, other.fingerprint, limits)
     }
 
-    /// Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
+    /// Adds the cost of a set. Hits of several descriptors on one counter add up. Among several values of the whole
+    /// request, the highest cost applies.
     fn add_cost(&mut self, cost: u64, scope: Scope) {
         self.cost = match scope {
             Scope::Descriptor => self.cost.saturating_add(cost),
@@ -52,7 +53,7 @@ impl SetCheck {
 }
 
 impl<'a> RequestMatch<'a> {
-    /// Finds out what is to be asked about a request of several sets of facts.
+    /// Collects the checks of a request with several sets of facts.
     #[cold]
     #[inline(never)]
     pub(super) fn match_sets(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
@@ -78,7 +79,7 @@ impl<'a> RequestMatch<'a> {
                 SetMatch::Rules => is_limited |= facts.scope == Scope::Request,
             }
         }
-        // What is exempt as a whole is exempt in each of its descriptors.
+        // If the whole request is exempt, each of its descriptors is.
         if let (Some(entry), false) = (exempt, is_limited) {
             self.early_decision = Some(DecidedBy::Exempt(entry));
             return;
@@ -123,10 +124,10 @@ impl<'a> RequestMatch<'a> {
             let number = *number as usize;
             let Some(rule) = number.checked_sub(first) else {
                 match number.checked_sub(rules.block_count) {
-                    // Each value by itself has to be exempt, not all of them in one text.
+                    // Each value by itself has to be exempt. A text that joins several values exempts none.
                     Some(_) if facts.scope == Scope::Joined => continue,
                     Some(entry) => return SetMatch::Exempt(entry),
-                    // The whole request is looked for in the list of what is blocked, not each part.
+                    // The block list applies to the whole request, not to its parts.
                     None if is_whole && self.is_decided_by_list(rules, number) => {
                         return SetMatch::Decided;
                     }
@@ -149,7 +150,7 @@ impl<'a> RequestMatch<'a> {
         SetMatch::Rules
     }
 
-    /// Adds the checks of the rules that apply to the sets and that no other takes the place of.
+    /// Adds the checks of the rules that apply to the sets and that no other rule replaces.
     fn add_sets(&mut self, input: &MatchInput<'a, '_>, met: &[RuleMatch]) {
         let MatchInput {
             rules,
@@ -178,7 +179,7 @@ impl<'a> RequestMatch<'a> {
                     continue;
                 }
                 let applied = &rules.rules[own.number as usize];
-                // By which limits it is asked, if it is: an order that lets one set pass lets no other.
+                // A bypass of one set doesn't apply to any other set.
                 let rulings = orders.map(|orders| {
                     orders.for_key(Limiter::Applied(own.number), own.fingerprint, set)
                 });
@@ -204,7 +205,7 @@ impl<'a> RequestMatch<'a> {
         self.ask_once(rules, facts, asked);
     }
 
-    /// Adds the checks of each rule and key once, at what all sets cost.
+    /// Adds the checks of each rule and key once, at the total cost of all sets.
     fn ask_once(
         &mut self,
         rules: &'a CompiledPolicy,
@@ -212,10 +213,10 @@ impl<'a> RequestMatch<'a> {
         mut asked: Vec<SetCheck>,
     ) {
         if let Some(ordered) = &mut self.overrides {
-            // Those that a bypass of a whole set lets pass are gone.
+            // The sets that a bypass applies to were handled before.
             ordered.bypass = None;
         }
-        // A rule in shadow is asked about all of its keys in one go.
+        // Sorted, so that a rule in shadow mode checks all of its keys together.
         asked.sort_by_key(|own| match own.met.mode {
             Mode::Shadow => own.met.number.saturating_add(1),
             Mode::Enforce | Mode::Off => 0,
@@ -238,7 +239,7 @@ impl<'a> RequestMatch<'a> {
         }
     }
 
-    /// The number of the set of facts that a key is of.
+    /// The number of the set of facts that a key was made from.
     pub(crate) fn facts_set_of(&self, key: &RequestKey<'_>) -> u32 {
         let first = self.all_facts;
         let place = first.and_then(|first| first.sets().position(|set| key.has_facts(set)));
@@ -254,8 +255,8 @@ fn names_descriptor(rules: &CompiledPolicy, number: usize) -> bool {
     slot.is_some_and(|slot| rules.matcher.has_condition_on(number, slot))
 }
 
-/// Whether another rule that applies takes its place. Of several sets about the whole request each is by itself: a rule that one value
-/// meets doesn't take the place of one that another value meets.
+/// Whether another rule that applies replaces this one. Several sets about the whole request are independent: a rule
+/// that matches one value doesn't replace a rule that matches another value.
 fn is_replaced_in_set(
     rules: &CompiledPolicy,
     met: &[RuleMatch],

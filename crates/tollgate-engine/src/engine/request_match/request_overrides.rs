@@ -1,4 +1,4 @@
-//! What operators have ordered of a request, while it is found out what is to be asked.
+//! The overrides of a request, while its checks are collected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use crate::matcher::FactValues;
 use crate::policy::Mode;
 use crate::verdict::{DecidedBy, RuleDecision};
 
-/// What is ordered of a request.
+/// The overrides of a request.
 pub(crate) struct RequestOverrides<'a> {
     active: &'a ActiveOverrides,
-    /// No rule is asked, because of this.
+    /// The bypass of all rules, if there is one.
     pub(super) bypass: Option<OverrideRef>,
-    /// Orders that have let it pass a rule, or that hold it to other limits.
+    /// The overrides that bypassed a rule or replaced its limits.
     applied: Vec<OverrideRef>,
-    /// Whether it passed a rule by an order.
+    /// Whether an override bypassed a rule.
     pub(crate) is_bypassed: bool,
-    /// What refuses it: the block that lasts longest.
+    /// The block that denies the request. Of several, the one that expires last.
     pub(crate) block: Option<(OverrideRef, RuleDecision)>,
-    /// What would, if it weren't in shadow.
+    /// The blocks that would deny it if they weren't in shadow mode.
     pub(crate) shadow_blocks: Vec<(OverrideRef, RuleDecision)>,
-    /// Rules that have other limits for it.
+    /// The rules whose limits are replaced for this request.
     pub(crate) limit_overrides: Vec<(u32, [u64; 2], &'a Arc<LimitOverride>)>,
 }
 
-/// What is met where no rule is.
+/// The match of an override without a rule.
 const NO_KEY: RuleMatch = RuleMatch {
     number: 0,
     fingerprint: [0; 2],
@@ -39,15 +39,16 @@ const NO_KEY: RuleMatch = RuleMatch {
     mode: Mode::Enforce,
 };
 
-/// What a request is told that is blocked until then.
+/// The decision about a request that is blocked until then.
 pub(crate) fn blocked_until(until: Timestamp, now: Timestamp) -> Decision {
     let left = (until - now).max(Duration::from_nanos(1));
     Decision::new(Outcome::Denied, 0, 0, left, left)
 }
 
 impl<'a> RequestMatch<'a> {
-    /// Notes what is ordered of a request as a whole, before any rule is looked for; of one that stands for several sets of facts, it
-    /// stays what was noted of the sets before. A bypass of the whole request is one of each descriptor, too.
+    /// Records the overrides of the whole request, before any rule is matched. For several sets of facts it is called
+    /// once per set, and keeps what the sets before had. A bypass of the whole request applies to each descriptor,
+    /// too.
     #[cold]
     pub(super) fn match_overrides(
         &mut self,
@@ -69,7 +70,7 @@ impl<'a> RequestMatch<'a> {
             })
         });
         ordered.bypass = rulings.bypass.or(bypass);
-        // The whole request is looked for among what is blocked, not each part.
+        // A block applies to the whole request, not to its parts.
         let block = rulings.block;
         if let Some(order) = block.filter(|_| facts.scope != Scope::Descriptor) {
             let mode = rules.mode;
@@ -81,7 +82,7 @@ impl<'a> RequestMatch<'a> {
         }
     }
 
-    /// Adds the checks of one rule, as is ordered.
+    /// Adds the checks of one rule, with its overrides.
     #[cold]
     pub(super) fn add_rule_with_overrides(
         &mut self,
@@ -120,14 +121,14 @@ impl<'a> RequestMatch<'a> {
 }
 
 impl<'a> RequestOverrides<'a> {
-    /// An order may let a request pass several rules, and acts once.
+    /// Records an override once, even if it bypasses several rules.
     fn record_applied(&mut self, order: OverrideRef) {
         if !self.applied.contains(&order) {
             self.applied.push(order);
         }
     }
 
-    /// Counts what orders have done to a request that was decided.
+    /// Counts the use of overrides by a request that was decided.
     #[cold]
     pub(crate) fn count_applied(&self) {
         let shadow = self.shadow_blocks.iter().map(|(order, _)| order);
@@ -150,14 +151,14 @@ impl<'a> RequestOverrides<'a> {
                 let others = self.block.filter(|(other, _)| other.until >= order.until);
                 self.block = others.or(Some(blocked));
             }
-            // Several keys of a request may meet one order, which has acted once.
+            // Several keys of a request may have the same override, which is used once.
             Mode::Shadow if self.shadow_blocks.iter().any(|(own, _)| *own == order) => {}
             Mode::Shadow => self.shadow_blocks.push(blocked),
             Mode::Off => {}
         }
     }
 
-    /// The limits that a rule has instead of its own for a key.
+    /// The limits that replace a rule's for one key.
     pub(crate) fn limit_override(
         &self,
         number: u32,

@@ -1,4 +1,4 @@
-//! The keys of rules that may match, hashed before it is known whether they do; and what a request lacks, as the keys of rules.
+//! The keys of candidate rules, hashed before the rules are known to match; and the facts that a request lacks.
 
 use std::hint::black_box;
 
@@ -13,12 +13,12 @@ use crate::matcher::inline_vec::InlineVec;
 use crate::policy::Mode;
 use crate::verdict::{BLOCKED, DecidedBy, RuleDecision};
 
-/// Keys of rules that may match, found before it is known whether they do: what the backend needs for
-/// them is on its way meanwhile, and in no cache if there are many keys.
+/// The keys of candidate rules, hashed before the rules are known to match. The backend starts to load their entries
+/// meanwhile, which are in no CPU cache if there are many keys.
 pub(super) struct PrefetchedKeys(InlineVec<(u32, [u64; 2]), INLINE>);
 
 impl PrefetchedKeys {
-    /// No key: each is hashed once its rule is known to match.
+    /// No keys: each is hashed once its rule is known to match.
     pub(super) const fn none() -> Self {
         Self(InlineVec::new())
     }
@@ -32,7 +32,7 @@ impl PrefetchedKeys {
     ) -> Self {
         let (mut early, rules) = (Self::none(), input.rules);
         let first = rules.block_count + rules.exempt_count;
-        // A request that may be exempt or blocked is likely to need no key.
+        // A request that may be exempt or blocked likely needs no key.
         if candidates.iter().any(|number| (*number as usize) < first) {
             return early;
         }
@@ -42,7 +42,7 @@ impl PrefetchedKeys {
             Some((number, rules.rules.get(number)?))
         });
         for (_, rule) in rules.clone() {
-            // Loads that nobody waits for: those of several rules overlap.
+            // Loads whose results aren't used yet, so that the cache misses of several rules overlap.
             black_box((rule.default_cost, rule.is_shared));
         }
         for (number, rule) in rules {
@@ -57,8 +57,8 @@ impl PrefetchedKeys {
         early
     }
 
-    /// How a rule applies to the key of a request that it matches; none if the request lacks a part of that, and passes for want
-    /// of it.
+    /// The match of a rule by its key. `None` if the request lacks a part of the key and the rule lets such requests
+    /// pass.
     #[inline(always)]
     pub(super) fn match_key(
         &self,
@@ -97,21 +97,21 @@ fn fingerprint_of(
     rule.key.fingerprint(known, hashers)
 }
 
-/// The fingerprint of all who lack the key of a rule; none if it lets them pass.
+/// The fingerprint that requests without the key share. `None` if the rule lets them pass.
 #[cold]
 fn missing_key_fingerprint(rule: &CompiledRule, hashers: &KeyHashers) -> Option<[u64; 2]> {
     (rule.on_missing_key != OnMissingKey::Pass).then(|| KeyPlan::missing(hashers))
 }
 
-/// What rules want of a request that it hasn't.
+/// What rules read and the request lacks.
 pub(crate) struct MissingFacts {
-    /// Rules that match it, and whose key it lacks, by number.
+    /// The rules that match it and whose key it lacks, by number.
     pub(crate) keys: InlineVec<u32, INLINE>,
-    /// Rules that take their cost from a fact that says none, by number.
+    /// The rules whose cost fact it lacks, by number.
     pub(crate) costs: InlineVec<u32, INLINE>,
-    /// How it stands to the tiers, if it isn't in one that it should be in.
+    /// Its tier, if it should have one and hasn't.
     pub(crate) tier: TierMatch,
-    /// Whether no rule is for it.
+    /// Whether no rule matches it.
     pub(crate) is_unmatched: bool,
 }
 
@@ -134,7 +134,7 @@ impl MissingFacts {
             || !self.costs.as_slice().is_empty()
     }
 
-    /// A rule that another takes the place of wants nothing.
+    /// Drops rules that another rule replaces: nothing is missing for them.
     #[inline(never)]
     pub(super) fn forget_replaced(&mut self, rules: &CompiledPolicy, met: &[RuleMatch]) {
         if self.keys.as_slice().is_empty() {
@@ -151,17 +151,17 @@ impl MissingFacts {
     }
 }
 
-/// Rules that deny a request because it lacks their key.
+/// The rules that deny a request because it lacks their key.
 #[derive(Debug, Default)]
 pub(crate) struct MissingKeyDenials {
-    /// The first that is enforced.
+    /// The first enforced one.
     pub(crate) denied: Option<RuleDecision>,
-    /// Those that would, if they weren't in shadow.
+    /// The ones in shadow mode.
     pub(crate) shadows: Vec<RuleDecision>,
 }
 
 impl RequestMatch<'_> {
-    /// Notes whether a request says what it costs, by a rule that takes that from a fact.
+    /// Records whether a request states its cost, for a rule that reads it from a fact.
     pub(super) fn record_cost(&mut self, rule: &CompiledRule, number: u32, said: Option<u64>) {
         match said {
             Some(_) => rule.cost_presence.record_found(),
@@ -169,7 +169,7 @@ impl RequestMatch<'_> {
         }
     }
 
-    /// Notes that a rule applies to the request though it lacks the key: whether the rule denies such requests.
+    /// Records that a rule applies although the request lacks the key. Returns whether the rule denies such requests.
     #[cold]
     pub(super) fn is_denied_for_missing_key(
         &mut self,

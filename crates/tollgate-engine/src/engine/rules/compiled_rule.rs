@@ -1,4 +1,4 @@
-//! A rule or a tier, compiled: all that a decision reads of it.
+//! A compiled rule or tier: everything that a decision reads of it.
 
 use std::slice;
 use std::sync::Arc;
@@ -21,48 +21,48 @@ use crate::policy::{Mode, Rule};
 use crate::verdict::percent_of;
 
 /// A rule or a tier, ready to be applied to a request.
-// All that a decision reads lies in here, so that one wait for memory is enough for a rule.
+// Every field that a decision reads is inline, so that a rule costs one cache miss.
 #[derive(Debug)]
 pub(crate) struct CompiledRule {
     pub(crate) name: Box<str>,
     pub(crate) key: KeyPlan,
     /// What happens to requests without the key.
     pub(crate) on_missing_key: OnMissingKey,
-    /// Whether that was chosen, so that nobody has to be told that the key is never there.
+    /// Whether the policy sets that to pass, so that nobody needs a warning if the key is never present.
     pub(crate) is_missing_expected: bool,
     /// Whether any request had the key.
     pub(crate) key_presence: FactPresence,
     pub(crate) limits: RuleLimits,
     pub(crate) cost_fact: Option<u32>,
     pub(crate) default_cost: u64,
-    /// Whether any request said its cost, if a fact should.
+    /// Whether any request stated its cost, if a fact should.
     pub(crate) cost_presence: FactPresence,
     pub(crate) mode: Mode,
-    /// For how long a request that is over it may wait.
+    /// How long a request over the limit may wait.
     pub(crate) max_wait: Option<Duration>,
-    /// Numbers of the rules that it takes the place of.
+    /// Numbers of the rules that it replaces.
     pub(crate) replaces: Box<[u32]>,
-    /// Whether it has slots or an estimate to hold while the request runs.
+    /// Whether its requests hold permits or an estimate while they run.
     pub(crate) holds_permits: bool,
-    /// Whether its cost is an estimate: at least one, or there would be nothing to settle.
+    /// Whether its cost is an estimate. An estimate is at least one, or there would be nothing to settle.
     pub(crate) is_estimated: bool,
     pub(crate) is_tier: bool,
-    /// Whether other rules may count in the same state.
+    /// Whether other rules may use the same counter.
     pub(crate) is_shared: bool,
-    /// For which keys it is enforced, if for a part of them.
+    /// The keys for which it is enforced, if it is being rolled out.
     pub(crate) rollout: Option<Rollout>,
-    /// Whether more than its limits is to be looked at: one of the next two is there.
+    /// Whether `warm_up` or `overload` is set, so that its limits aren't everything to check.
     pub(crate) has_gates: bool,
-    /// What stands beside its rates until it is warm.
+    /// The temporary limits beside its rates, until it is warm.
     pub(crate) warm_up: Option<Box<WarmUp>>,
-    /// What it does about overload.
+    /// Its overload control.
     pub(crate) overload: Option<Box<OverloadControl>>,
-    /// Where it is counted.
+    /// The row that counts its decisions.
     pub(crate) tally_row: u32,
 }
 
 impl CompiledRule {
-    /// Whether it is enforced for one key, or only counts.
+    /// Whether the rule is enforced for one key, or only counts.
     #[inline]
     pub(crate) fn mode_for(&self, key: &RequestKey<'_>) -> Mode {
         match self.rollout {
@@ -71,20 +71,20 @@ impl CompiledRule {
         }
     }
 
-    /// For how many keys in a hundred it is enforced.
+    /// The percentage of keys for which it is enforced.
     pub(crate) fn enforced_percent(&self) -> u8 {
         let part = self.rollout.map(|rollout| rollout.percent);
         part.unwrap_or(percent_of(self.mode))
     }
 
-    /// What stands beside its rates now.
+    /// The temporary limits beside its rates at present.
     #[inline]
     pub(crate) fn warm_up_limits(&self, now: Option<Timestamp>) -> &[Limit] {
         let warm = self.warm_up.as_ref().zip(now);
         warm.map_or(&[], |(warm, now)| warm.gates(now))
     }
 
-    /// What a request that one of its checks refused asks for in line.
+    /// The queue demand of a request that one of the rule's checks denied.
     pub(crate) fn queue_demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> QueueDemand {
         let demand = QueueDemand::of(check).of_class(self.class_of(check.limit));
         let own = self.limits.as_slice().first();
@@ -96,14 +96,14 @@ impl CompiledRule {
         }
     }
 
-    /// What stood beside them at a time.
+    /// The temporary limits beside its rates at a given time.
     pub(crate) fn warm_up_limits_at(&self, at: Option<Timestamp>) -> &[Limit] {
         let warm = self.warm_up.as_ref().zip(at);
         warm.map_or(&[], |(warm, at)| warm.gates_at(at))
     }
 }
 
-/// The limits of a rule: the only one, as most have, in place.
+/// The limits of a rule. Most rules have one, which is stored inline.
 #[derive(Debug)]
 pub(crate) enum RuleLimits {
     One(Limit),
@@ -131,38 +131,38 @@ impl RuleLimits {
 }
 
 impl CompiledRule {
-    /// All limits of the policy, the one that adapts last.
+    /// All limits of the policy, the adaptive one last.
     pub(crate) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
         let adapting = self.adaptive_limiter().map(|own| &own.limit);
         self.limits.as_slice().iter().chain(adapting)
     }
 
-    /// The slots that a law finds, if it has such.
+    /// The adaptive concurrency limit, if it has one.
     pub(crate) fn adaptive_limiter(&self) -> Option<&AdaptiveLimiter> {
         self.overload.as_ref()?.adaptive.as_ref()
     }
 
-    /// Whether a refusal by this limit is for want of capacity.
+    /// Whether a denial by this limit is load shedding.
     pub(crate) fn sheds(&self, limit: u64) -> bool {
         let overload = self.overload.as_ref();
         overload.is_some_and(|overload| overload.sheds(limit))
     }
 
-    /// How critical a request is that asks for this limit, by the part of the slots that it may use.
+    /// The criticality of a request under this limit, by the share of permits that it may use.
     pub(super) fn class_of(&self, limit: &Limit) -> Criticality {
         let overload = self.overload.as_ref();
         overload.map_or(Criticality::Critical, |overload| overload.class_of(limit))
     }
 
-    /// Whether a backend's answer isn't all there is to it.
+    /// Whether the backend's answer isn't the whole decision.
     pub(super) fn needs_engine_checks(&self) -> bool {
         self.max_wait.is_some() || self.adaptive_limiter().is_some()
     }
 }
 
 impl CompiledPolicy {
-    /// Opens the gates of rules whose limit adapts: those that they had before, with all who are inside. It is to come into
-    /// force then, as they go by it from now on.
+    /// Opens the gates of rules with an adaptive limit. A gate from the previous policy is reused, with the permits
+    /// in flight. The new policy has to come into force after this, because the gates follow it from now on.
     pub(crate) fn open_gates(&mut self, before: Option<&Self>, clocks: &Clocks) {
         let none = RetiredGates::default();
         let retired = before.map_or(&none, |before| &before.retired_gates);
@@ -182,7 +182,7 @@ impl CompiledPolicy {
 }
 
 impl PolicyCompiler<'_> {
-    /// What a rule does about overload, if that makes sense.
+    /// Compiles the overload control of a rule, and rejects contradictions.
     pub(super) fn compile_overload(
         &mut self,
         rule: &Rule,

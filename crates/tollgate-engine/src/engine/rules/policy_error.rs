@@ -1,10 +1,10 @@
-//! Why a policy can't be put in force.
+//! Why a policy is rejected.
 
 use tollgate::LimitError;
 
 use crate::matcher::PatternError;
 
-/// Why a policy can't be put in force. What is in force stays.
+/// Why a policy is rejected. The policy in force stays.
 ///
 /// ```
 /// use tollgate::clock::Manual;
@@ -22,7 +22,7 @@ use crate::matcher::PatternError;
 )]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A condition can't be read.
+    /// A condition is invalid.
     #[from]
     Pattern(#[error(not(source))] PatternError),
     /// An algorithm can't represent a rate.
@@ -42,7 +42,7 @@ pub enum PolicyError {
         /// Why, and what to do instead.
         why: String,
     },
-    /// What a rule says of overload can't be done.
+    /// The overload settings of a rule contradict each other.
     #[display("{rule:?}: {why}")]
     Overload {
         /// The rule.
@@ -50,23 +50,23 @@ pub enum PolicyError {
         /// Why.
         why: String,
     },
-    /// A rule replaces one that there isn't.
+    /// A rule replaces one that doesn't exist.
     #[display(
         "{rule:?} replaces {replaces:?}, and no rule has that name; name a rule of this policy, or leave it out"
     )]
     UnknownRule {
         /// The rule.
         rule: String,
-        /// What it replaces.
+        /// The rule that it replaces.
         replaces: String,
     },
-    /// A tenant, or all that are unknown, are in a tier that there isn't.
+    /// The tier of a tenant, or the default tier, doesn't exist.
     #[display("there is no tier {tier:?}; add it to tiers, or name one that is there")]
     UnknownTier {
-        /// What is named.
+        /// The tier that is named.
         tier: String,
     },
-    /// Two rules have one name.
+    /// Two rules have the same name.
     #[display(
         "two rules are called {name:?}; names tell counters apart: rename one, or give both the same \"shared\" name if they \
          are to count together"
@@ -75,7 +75,7 @@ pub enum PolicyError {
         /// The name.
         name: String,
     },
-    /// A rule and a tier have one name.
+    /// A rule and a tier have the same name.
     #[display(
         "a rule and a tier are both called {name:?}; answers and metrics tell limits apart by name: rename one of them"
     )]

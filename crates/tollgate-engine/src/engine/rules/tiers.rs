@@ -1,4 +1,4 @@
-//! The tiers of a policy, compiled: the limits of each, and which one a tenant is in.
+//! The compiled tiers of a policy: the limits of each, and the tier of each tenant.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::engine::presence::FactPresence;
 use crate::facts::TENANT;
 use crate::policy::{KeyPart, Mode, Policy, Rule};
 
-/// The state that all tiers count in.
+/// The counter that all tiers share.
 pub(crate) const TIERS: &str = "tier";
 
-/// Which tier a tenant is in.
+/// The tier of each tenant.
 #[derive(Debug, Default)]
 pub(crate) struct Tiers {
     pub(crate) tenant: Option<u32>,
@@ -28,21 +28,21 @@ pub(crate) struct Tiers {
     pub(crate) tier_presence: FactPresence,
 }
 
-/// How a request stands to the tiers.
+/// The tier of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TierMatch {
-    /// There are none.
+    /// The policy has no tiers.
     NoTiers,
-    /// It has no tenant.
+    /// The request has no tenant.
     NoTenant,
-    /// It is in the tier of this number.
+    /// The request is in the tier with this number.
     In(u32),
-    /// Its tenant isn't listed, and its tier is unknown or isn't told: it is in the default tier, if there is one.
+    /// The tenant isn't listed, and its tier is unknown or missing: it is in the default tier, if there is one.
     Unknown(Option<u32>),
 }
 
 impl Tiers {
-    /// Which tier a request is in; a tenant that isn't listed and says no tier is meant for the default one.
+    /// The tier of a request. A tenant that isn't listed and states no tier belongs to the default tier.
     #[inline]
     pub(crate) fn match_tier<'f>(&self, text: impl Fn(u32) -> Option<&'f str>) -> TierMatch {
         let Some(slot) = self.tenant else {
@@ -73,7 +73,7 @@ impl Tiers {
 }
 
 impl PolicyCompiler<'_> {
-    /// Compiles the tiers, and adds each to what can be applied.
+    /// Compiles the tiers, and adds each to the rules that can apply.
     pub(super) fn compile_tiers(
         &mut self,
         policy: &Policy,
@@ -103,7 +103,7 @@ impl PolicyCompiler<'_> {
                 on_store_failure: tier.on_store_failure,
                 ..Rule::new(name, tier.limits.clone())
             };
-            // A tenant's counters are the same in every tier, so that it takes along what it spent.
+            // A tenant has the same counters in every tier, so that it keeps what it spent when its tier changes.
             let place = LimitPlacement {
                 sharing: Sharing::Shared,
                 ..LimitPlacement::of(&rule, TIERS, is_settled_elsewhere)
@@ -138,7 +138,7 @@ impl PolicyCompiler<'_> {
     }
 }
 
-/// A policy without tiers, or that is off: an error if it puts tenants into tiers that aren't there.
+/// The tiers of a policy without tiers, or that is off. An error if it puts tenants in tiers that don't exist.
 fn no_tiers(policy: &Policy) -> Result<Tiers, PolicyError> {
     let mut named = policy.default_tier.iter().chain(policy.tenants.values());
     match named.next() {

@@ -1,4 +1,4 @@
-//! What decided about a request, by numbers of the rules in force.
+//! What made a decision, by the numbers of the rules in force.
 
 use tollgate::{Decision, DenyReason, Outcome, Timestamp};
 
@@ -9,7 +9,7 @@ use crate::engine::rules::CompiledPolicy;
 use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind, RequestKey};
 
-/// The same by number.
+/// What made a decision: a [`Cause`] by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecidedBy {
     Nothing,
@@ -17,13 +17,13 @@ pub(crate) enum DecidedBy {
     Block(usize),
     /// A rule or a tier.
     Applied(u32),
-    /// An operator's order about a rule or a tier.
+    /// An override of a rule or a tier.
     Blocked(u32),
-    /// An operator's order about no rule, by its number.
+    /// An override without a rule, by its number.
     Ordered(u64),
     /// A rule whose key the request lacks.
     MissingKey(u32),
-    /// A rule or a tier that is closed while there is no store.
+    /// A rule or a tier that is closed while its store is unavailable.
     StoreFailure(u32),
     Excess(ExceededBound),
 }
@@ -40,7 +40,7 @@ impl DecidedBy {
         }
     }
 
-    /// For how many keys in a hundred it is enforced: none of what is in shadow.
+    /// The percentage of keys for which it is enforced: 0 in shadow mode.
     pub(crate) fn enforced_percent(self, rules: &CompiledPolicy) -> u8 {
         match self.rule() {
             Some(number) => rules.rules[number as usize].enforced_percent(),
@@ -88,7 +88,7 @@ pub(crate) fn deny_reason(kind: Option<&LimitKind>, decision: &Decision) -> Deny
 }
 
 impl DecisionBasis {
-    /// Why it was refused, if it was.
+    /// Why the request was denied, if it was.
     pub(crate) fn reason(&self, rules: &CompiledPolicy) -> DenyReason {
         if self.is_queue_full {
             return DenyReason::QueueFull;
@@ -98,7 +98,7 @@ impl DecisionBasis {
 }
 
 impl RuleDecision {
-    /// Of no key and no limit.
+    /// A decision without a key and a limit.
     #[inline]
     pub(crate) const fn new(by: DecidedBy, decision: Decision) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl RuleDecision {
         limits.find(|limit| limit.id == self.limit)
     }
 
-    /// The key by which it was decided, of a request with these facts; none if no rule decided.
+    /// The key that was charged, of a request with these facts. `None` if no rule decided.
     pub(crate) fn key<'a>(
         &self,
         rules: &'a CompiledPolicy,
@@ -135,7 +135,7 @@ impl RuleDecision {
         Some(RequestKey::new(plan, facts, self.fingerprint))
     }
 
-    /// Why it denies a request that was decided at this time.
+    /// Why a request was denied at this time.
     pub(crate) fn reason(&self, rules: &CompiledPolicy, at: Option<Timestamp>) -> DenyReason {
         match self.by {
             DecidedBy::StoreFailure(_) => DenyReason::Store,

@@ -1,4 +1,5 @@
-//! What a verdict tells, whichever it is: what decided, by which key and limit, and what rules in shadow would have refused.
+//! The details of a decision, allowed or denied: its cause, key and limit, and what rules in shadow mode would have
+//! denied.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind, RequestKey};
 use crate::policy::{Mode, OnStoreFailure};
 
-/// What is told of a request, whether it passed or was refused: what decided, by which key, and what is left.
+/// The details of a decision, allowed or denied: its cause, its key, and what remains.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -23,7 +24,7 @@ use crate::policy::{Mode, OnStoreFailure};
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// use tollgate_engine::verdict::{Cause, DecisionDetails};
 ///
-/// let log = |told: &DecisionDetails<'_>| format!("{}, {} left", told.cause(), told.decision().remaining);
+/// let log = |details: &DecisionDetails<'_>| format!("{}, {} left", details.cause(), details.decision().remaining);
 /// assert_eq!(log(&engine.decide(&Facts::new())), "rule \"searches\", 9 left");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -35,12 +36,12 @@ use crate::policy::{Mode, OnStoreFailure};
 )]
 pub struct DecisionDetails<'f> {
     pub(crate) decision_data: DecisionBasis,
-    /// The policy that it was decided by.
+    /// The policy that made the decision.
     pub(crate) rules: Guard<Arc<CompiledPolicy>>,
     pub(crate) facts: &'f Facts<'f>,
 }
 
-/// What a rule in shadow would have refused.
+/// What a rule in shadow mode would have denied.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -63,13 +64,13 @@ pub struct DecisionDetails<'f> {
 pub struct ShadowDenial<'a> {
     /// The rule.
     pub cause: Cause<'a>,
-    /// What it said.
+    /// The decision that it would have made.
     pub decision: Decision,
-    /// For how many keys in a hundred the rule is enforced: 0 unless it is being rolled out.
+    /// The percentage of keys for which the rule is enforced: 0 unless it is being rolled out.
     pub enforced_percent: u8,
 }
 
-/// What is left of one limit that a request met.
+/// What remains of one limit that applied to a request.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -90,17 +91,16 @@ pub struct ShadowDenial<'a> {
 pub struct LimitState<'a> {
     /// The rule or tier.
     pub cause: Cause<'a>,
-    /// Which of its limits.
+    /// The limit.
     pub kind: &'a LimitKind,
-    /// What is left of it, or how long the request would have to wait for it alone.
+    /// What remains, or how long the request would have to wait for this limit alone.
     pub decision: Decision,
 }
 
 impl DecisionDetails<'_> {
-    /// The limits that the request met, the most urgent first: one that denies, then the one with the fewest such requests left,
-    /// and concurrency limits that don't deny last. Unless the verdict was asked to
-    /// [list](crate::DecideOptions::listing_limits) them, and of a denial that is repeated from memory, it is the limit that decided,
-    /// alone.
+    /// The limits that applied, the most urgent first: those that deny, then those with the fewest such requests
+    /// remaining, and concurrency limits that allow last. It is only the limit that decided, unless the call asked to
+    /// [list](crate::DecideOptions::listing_limits) them. A cached denial also has only that limit.
     pub fn limits(&self) -> impl Iterator<Item = LimitState<'_>> {
         let listed = self.decision_data.limits.as_deref();
         let decider = if listed.is_some() { None } else { self.limit() };
@@ -117,13 +117,13 @@ impl DecisionDetails<'_> {
         each.chain(decider)
     }
 
-    /// What decided: of a request that passed, the rule with the fewest such requests left.
+    /// What made the decision: for an allowed request, the rule with the fewest such requests remaining.
     pub fn cause(&self) -> Cause<'_> {
         self.decision_data.rule_decision.by.cause(&self.rules)
     }
 
-    /// Whether what decided is enforced for this key, or only counts. All that is in shadow is told by
-    /// [`shadow_denials`](Self::shadow_denials).
+    /// Whether the cause is enforced for this key, or only counts. [`shadow_denials`](Self::shadow_denials) lists all
+    /// denials in shadow mode.
     pub fn mode(&self) -> Mode {
         match (self.decision_data.rule_decision.by.rule(), self.key()) {
             (Some(number), Some(key)) => self.rules.rules[number as usize].mode_for(&key),
@@ -131,8 +131,8 @@ impl DecisionDetails<'_> {
         }
     }
 
-    /// For how many keys in a hundred what decided is enforced: 100, or 0 of what is in shadow, unless it is
-    /// being rolled out (`mode: {enforce: 10%}`).
+    /// The percentage of keys for which the cause is enforced: 100, or 0 in shadow mode, unless it is being rolled
+    /// out (`mode: {enforce: 10%}`).
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -155,21 +155,20 @@ impl DecisionDetails<'_> {
             .enforced_percent(&self.rules)
     }
 
-    /// One decision for all: what is left of the tightest limit, or of those that refused the one
-    /// with the largest `retry_after`. A request that meets no limit has no limit, and one that is
-    /// blocked never passes.
+    /// One decision for all limits: what remains of the tightest, or of those that denied, the one with the largest
+    /// `retry_after`. A request that no limit applies to has no limit, and a blocked request can never be allowed.
     pub fn decision(&self) -> &Decision {
         &self.decision_data.rule_decision.decision
     }
 
-    /// The key by which it was decided; none if no rule decided.
+    /// The key that was charged. `None` if no rule decided.
     pub fn key(&self) -> Option<RequestKey<'_>> {
         self.decision_data
             .rule_decision
             .key(&self.rules, self.facts)
     }
 
-    /// Why it was refused, in one word; none if it passed.
+    /// Why the request was denied, in one word. `None` if it was allowed.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -189,8 +188,8 @@ impl DecisionDetails<'_> {
         (!self.decision_data.is_allowed).then(|| self.decision_data.reason(&self.rules))
     }
 
-    /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 % unless it
-    /// says otherwise.
+    /// Whether the request was allowed, and the use of the limit that decided is what the policy calls near: 80 % by
+    /// default.
     pub fn is_near_limit(&self) -> bool {
         self.decision_data.is_allowed
             && is_near_limit(
@@ -199,7 +198,7 @@ impl DecisionDetails<'_> {
             )
     }
 
-    /// The limit that decided, for headers that tell it; none if none did.
+    /// The limit that decided, for headers that state it. `None` if none did.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -229,12 +228,12 @@ impl DecisionDetails<'_> {
             .iter()
             .flat_map(|own| &own.limits);
         let found = changed.find(|limit| limit.id == decided.limit);
-        // A limit that adapts is the rule's, whatever was ordered of its others.
+        // The adaptive limit is always the rule's own, even if an override replaces its other limits.
         found.or_else(|| decided.limit(&self.rules, *at))
     }
 
-    /// The number of the operator's [order](crate::orders) by which it was decided: a block, or another limit than the
-    /// policy's; none if there was none.
+    /// The number of the [override](crate::overrides) that decided: a block, or a limit in place of the policy's.
+    /// `None` if there was none.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -263,8 +262,8 @@ impl DecisionDetails<'_> {
         self.decision_data.block_id.or(changed)
     }
 
-    /// What rules in shadow would have refused, in the order of the file. A request that is refused
-    /// isn't shown to them: it would have charged them nothing.
+    /// What rules in shadow mode would have denied, in the order of the file. For a denied request they aren't
+    /// checked, since it would have been charged nothing.
     pub fn shadow_denials(&self) -> impl Iterator<Item = ShadowDenial<'_>> {
         let shadows = self.decision_data.shadows.as_slice().iter();
         shadows.map(|shadowed| ShadowDenial {
@@ -274,17 +273,17 @@ impl DecisionDetails<'_> {
         })
     }
 
-    /// What decided if a store couldn't be asked; none if it was, or there is none.
+    /// What decided if a store was unavailable. `None` if the store answered, or there is none.
     ///
-    /// A request that is refused because the store can't be asked
-    /// ([`Cause::StoreFailure`]) wants another answer than one that has reached a limit: 503, not 429.
+    /// A request that is denied because the store is unavailable ([`Cause::StoreFailure`]) needs another response
+    /// than one over a limit: 503, not 429.
     pub fn fallback(&self) -> Option<OnStoreFailure> {
         self.decision_data.unavailable.map(|store| store.fallback)
     }
 }
 
 impl DecisionDetails<'_> {
-    /// Whether no rule and no list has decided anything, in shadow or in force.
+    /// Whether no rule and no list has decided anything, enforced or in shadow mode.
     pub(crate) fn is_unmatched(&self) -> bool {
         self.decision_data.rule_decision.by == DecidedBy::Nothing
             && self.decision_data.shadows.as_slice().is_empty()

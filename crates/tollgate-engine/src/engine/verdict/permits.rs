@@ -1,4 +1,4 @@
-//! What a request holds while it runs, and how that ends.
+//! The permits and estimates that a request holds while it runs, and how they end.
 
 use std::mem;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use tollgate::concurrency::PermitOutcome;
 use tollgate::stack::{ExpireScope, HeldPermits, SettlementTiming};
 
-/// What a request holds while it runs: slots of concurrency limits, given back when this is dropped, and costs
-/// that are estimates, until [`settle`](Self::settle) tells what the request did cost. Estimates of which nothing
-/// is said are charged, or given back, as the rule has chosen ([`UnsettledAction`](crate::policy::UnsettledAction)).
+/// What a request holds while it runs: permits of concurrency limits, released when this is dropped, and estimated
+/// costs, until [`settle`](Self::settle) reports the actual cost. An estimate that nobody settles is charged or
+/// refunded, as the rule sets ([`UnsettledAction`](crate::policy::UnsettledAction)).
 ///
-/// It outlives a change of the policy, and what it holds counts in the next one.
+/// It survives a reload of the policy: what it holds counts under the next one.
 ///
 /// ```
 /// # use tollgate::concurrency::PermitOutcome;
@@ -34,8 +34,8 @@ use tollgate::stack::{ExpireScope, HeldPermits, SettlementTiming};
 pub struct Permits(pub(crate) HeldPermits);
 
 impl Permits {
-    /// The request cost so much, by rules whose cost is an estimate: the rest of that comes back, or what was
-    /// underestimated is owed. Said once; slots are held on until this is dropped or [ends](Self::end).
+    /// Reports the actual cost of the request, for rules whose cost is an estimate: the difference is refunded or
+    /// owed. Only the first report counts. Permits are held until this is dropped or [ends](Self::end).
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -47,28 +47,28 @@ impl Permits {
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new().with("max_tokens", "4000");
     /// let RequestDecision::Allowed(passed) = engine.decide(&facts) else { panic!("the first") };
-    /// let mut permits = passed.into_permits(); // Moved into the task that streams the answer.
+    /// let mut permits = passed.into_permits(); // Move it into the task that streams the response.
     /// assert_eq!(engine.peek(&facts).decision().remaining, 6_000);
     /// permits.settle(1_500);
     /// assert_eq!(engine.peek(&facts).decision().remaining, 8_500);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// After the time that its rule gives it (`settle_within`), the estimate is charged, or given back, as the rule says of one
-    /// that nobody settles; what is said then is [late](SettlementTiming::Late): it charges what the request cost beyond what is
-    /// still charged, and gives nothing back.
+    /// After the rule's `settle_within`, an unsettled estimate is charged or refunded, as the rule sets. A later
+    /// report is [late](SettlementTiming::Late): it charges what the request cost beyond the amount that is still
+    /// charged, and refunds nothing.
     pub fn settle(&mut self, spent: u64) -> SettlementTiming {
         self.0.settle(spent)
     }
 
-    /// How long it takes until the time of an estimate is over; none if none is waiting to be settled.
+    /// How long until the next estimate expires. `None` if no estimate is unsettled.
     pub fn time_left(&self) -> Option<Duration> {
         self.0.time_left()
     }
 
-    /// Ends estimates whose time is over, as their rules say of ones that nobody settles. What they did cost may still be
-    /// [said](Self::settle). A rule that charges them does so by itself; for one that gives them back, somebody has to call
-    /// this, or drop them.
+    /// Ends expired estimates, as their rules set for unsettled ones. Their actual cost may still be
+    /// [reported](Self::settle). A rule that charges unsettled estimates needs no call. For a rule that refunds them,
+    /// the caller has to call this or drop the permits.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -98,20 +98,20 @@ impl Permits {
         self.0.expire(ExpireScope::Due);
     }
 
-    /// The request runs on: the time of estimates that isn't over begins anew.
+    /// The request continues: the durations of estimates that haven't expired start again.
     pub fn renew(&mut self) {
         self.0.renew();
     }
 
-    /// The request is over, and nobody says what it cost: slots are free, and estimates end as their rules say. What is left
-    /// may still be [settled](Self::settle), which is late then.
+    /// Ends the request without its actual cost: permits are released, and estimates end as their rules set. The
+    /// returned rest may still be [settled](Self::settle), which is late then.
     pub fn end_unsettled(self) -> Self {
         Self(self.0.end_unsettled())
     }
 
-    /// Tells limits that adapt how the request ended and how long it took, while its slots are held on: the head of an
-    /// answer says so, but its body is still to be sent. Said once; what is said later, also by [`end`](Self::end), is too
-    /// late.
+    /// Reports the outcome and latency of the request to adaptive limits, and keeps its permits. Use it when the head
+    /// of a response states the outcome and the body is still to be sent. Only the first report counts, including the
+    /// one by [`end`](Self::end).
     ///
     /// ```
     /// # use tollgate::concurrency::PermitOutcome;
@@ -136,14 +136,14 @@ impl Permits {
         self.0.report(ending);
     }
 
-    /// The request cost what its rules say, whatever they say of one that nobody settles (`unsettled: refund`): each what it
-    /// estimated. Said once; slots are held on.
+    /// Charges the estimates as the actual cost, whatever the rules set for unsettled ones (`unsettled: refund`).
+    /// Only the first report counts. Permits stay held.
     pub fn charge(&mut self) {
         self.0.charge();
     }
 
-    /// Whether it holds nothing but estimates whose time is over and which were [ended](Self::expire): all that may still come
-    /// is a late [`settle`](Self::settle).
+    /// Whether it holds nothing but expired estimates that were [ended](Self::expire): only a late
+    /// [`settle`](Self::settle) can follow.
     ///
     /// ```
     /// assert!(tollgate_engine::verdict::Permits::default().is_expired());
@@ -152,22 +152,22 @@ impl Permits {
         self.0.is_expired()
     }
 
-    /// Whether nothing is held: then it makes no difference when this is dropped.
+    /// Whether it holds nothing, so that dropping it has no effect.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The request never ran: estimates come back, whatever the rule has chosen, and slots are free.
+    /// Cancels a request that never ran: estimates are refunded, whatever the rule sets, and permits are released.
     pub fn cancel(self) {
         self.0.cancel();
     }
 
-    /// The request ended like this: served, dropped for overload, or neither.
+    /// Ends the request with this outcome: served, dropped for overload, or neither.
     pub fn end(self, ending: PermitOutcome) {
         self.0.end(ending);
     }
 
-    /// Holds this as well: what rules in shadow give to the request, or trees.
+    /// Holds these permits as well, from rules in shadow mode or from trees.
     pub(crate) fn hold(&mut self, pass: HeldPermits) {
         let own = mem::take(&mut self.0);
         self.0 = own.merge(pass);

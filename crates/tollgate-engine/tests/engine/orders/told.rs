@@ -79,15 +79,15 @@ fn what_cannot_be_carried_out_is_said() {
         (of(quota, key()), "\"users\" has no quota"),
         (
             NewOverride::new(OverrideAction::Block, key(), Duration::ZERO),
-            "an order lasts for some time: say how long",
+            "an override needs a duration: say how long it lasts",
         ),
         (
             long,
-            "an order lasts at most 30 days, not 31: change the policy instead",
+            "an override lasts at most 30 days, not 31: change the policy instead",
         ),
         (
             of(OverrideAction::Block, key()).author("x".repeat(300)),
-            "the name of who orders has 300 bytes, more than the 256 that are kept",
+            "the name of the author has 300 bytes, more than the 256 that are kept",
         ),
     ];
     for (order, told) in table {
