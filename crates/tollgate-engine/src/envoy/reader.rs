@@ -533,7 +533,7 @@ impl<'a> DocumentReader<'a> {
             return self.report_mismatch(name, expected, value);
         };
         let parsed = text.parse().map_err(|error: T::Err| {
-            // Further lines point into the text, as the snippet of the file does too.
+            // The further lines point into the text, as the snippet of the file does too, so only the first is kept.
             let error = error.to_string();
             let message = error.lines().next().unwrap_or_default();
             self.problems
