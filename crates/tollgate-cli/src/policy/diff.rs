@@ -1,4 +1,4 @@
-//! `tollgate diff`: what another policy would change, before it is put in force.
+//! `tollgate diff`: compares two policies before the second is put in force.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::policy_input::{is_stdin, read_policy};
 use crate::outcome::{CliError, CommandOutcome};
 use crate::output::write_report;
 
-/// The two policies to compare.
+/// Options of `tollgate diff`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
 Each rule, tier, list, descriptor and setting that isn't the same is told, field by field, and what becomes
@@ -30,23 +30,23 @@ Examples:
 pub struct DiffArgs {
     /// The policy in force: a file, a folder, or - for standard input.
     pub old: PathBuf,
-    /// The one that would follow, likewise.
+    /// The new policy, likewise.
     pub new: PathBuf,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Compares two policies, and writes what differs; whether nothing does.
+/// Compares two policies, and writes the differences. Returns whether there are any.
 ///
 /// # Errors
-/// A policy that has errors, or arguments that make no sense together.
+/// A policy has errors, or the arguments exclude one another.
 pub fn diff(options: &DiffArgs, out: &mut impl Write) -> Result<CommandOutcome, CliError> {
     if is_stdin(&options.old) && is_stdin(&options.new) {
         let why = "standard input is one policy: give the other as a file";
         return Err(CliError::usage(why));
     }
-    // 1 is that they differ, as for diff(1).
+    // Exit code 1 means that the policies differ, as for diff(1), so errors have another.
     let read = |path| read_policy(path).map_err(|failure| failure.with_exit_code(2));
     let found = Difference::new(&read(&options.old)?, &read(&options.new)?);
     write_report(&found, options.json, out)?;
