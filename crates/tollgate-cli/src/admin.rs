@@ -25,13 +25,13 @@ pub use connect::ConnectOptions;
 /// Options of `tollgate admin`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Whose limits are meant is said by --rule, by facts as requests have them (user=ada), or both; those of
-Envoy's trees by --domain and --descriptor. What top, orders and logs show for a key is taken, too, in single
+Name the limits by --rule, by facts as requests have them (user=ada), or by both, and the limits of a
+descriptor tree by --domain and --descriptor. A key as top, overrides and logs show it works too, in single
 quotes if it has a space: 'user=\"a b\" plan=free'. Blocks, bypasses and overrides may be for a network
-(ip=198.51.100.0/24) or a glob (path=/api/**). What is changed ends by itself after --for, 10 minutes
-unless told otherwise, and each change is in the log of the service.
+(ip=198.51.100.0/24) or a glob (path=/api/**). They expire after --for, by default 10 minutes. The service
+logs each change.
 
-Exit code 0: it is done; 1: the service refused it, or can't be reached; 2: wrong usage.
+Exit code 0: success; 1: the service rejected the command, or is unreachable; 2: wrong usage.
 
 Examples:
   tollgate admin rules

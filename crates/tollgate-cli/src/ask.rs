@@ -19,12 +19,12 @@ mod resp;
 /// Options of `tollgate ask`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-The request is decided and charged as any other; --peek only looks. Facts are written as everywhere:
-name=value, in quotes where the shell needs them ('path=/a b').
+The request is decided and charged as any other; with --peek it is not charged. A fact is name=value,
+in quotes where the shell needs them ('path=/a b').
 
-By gRPC the facts are the entries of one descriptor, in their order, of the domain --domain.
+Over gRPC the facts are the entries of one descriptor, in their order, in the domain of --domain.
 
-Exit code 0: it is allowed; 3: it is denied; 1: the service can't be reached, or couldn't decide;
+Exit code 0: the request is allowed; 3: it is denied; 1: the service is unreachable, or couldn't decide;
 2: wrong usage.
 
 Examples:

@@ -35,35 +35,35 @@ use target::{LoadTarget, stats_since};
 /// ```
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Each task asks again as soon as it has its answer, from one key to the next. Start several at once,
-here or on other machines, with the same --name and --rate: they share the limit and stay within it
-together. A refusal that is known here is repeated without asking, as a limiter does; so look at the
-latency of those admitted to see what the store costs.
+Each task requests the next decision as soon as it has the last, from one key to the next. Start several
+commands, here or on other machines, with the same --name and --rate: they share the limit and stay within
+it together. A denial that is cached here is repeated without a request to the store, as in a limiter. So
+the latency of admitted decisions shows the cost of the store.
 
-If the store can't be asked at the start, that is an error (exit code 1), unless --on-failure says
-what decisions are to get then; a wrong password, TLS where none is spoken and missing rights always
-are. If it goes away later, decisions get what --on-failure says, local if it says nothing; they are
-counted as fallback, neither as admitted nor as denied.
+An unreachable store at the start is an error (exit code 1) unless --on-failure is given. A wrong
+password, a TLS mismatch and missing rights are always errors. If the store becomes unreachable later,
+--on-failure decides (local by default). These decisions count as fallback, neither as admitted nor as
+denied.
 
-Ctrl-C ends the run before its time, with a report of what there was until then.
+Ctrl-C ends the run early, with a report of the run so far.
 
-Exit code 0: there is a report; 1: the store can't be asked or, by the report, it decided nothing (such
-as read-only, out-of-memory or foreign) and --on-failure isn't given, or waiting doesn't mend it; 2: the
+Exit code 0: there is a report; 1: the store is unreachable or, by the report, made no decision (such as
+read-only, out-of-memory or foreign), and --on-failure isn't given or the failure is permanent; 2: the
 arguments are wrong.
 
 With --json, one object:
-  backend mode rate algorithm name keys tasks cost on_failure     what was asked for
-  started_at ended_at interrupted                                 the dates of the run, and whether
+  backend mode rate algorithm name keys tasks cost on_failure     the options
+  started_at ended_at interrupted                                 the times of the run, and whether
                                                                   Ctrl-C ended it
-  elapsed_s decisions decisions_per_s                             of the whole run
-  admitted denied                                                 what the limit said
-  fallback_decisions fallback_admitted fallback_denied            what was decided without the store
-  errors                                                          questions that got no answer
-  failures                                                        each of those, by its kind: a list of
+  elapsed_s decisions decisions_per_s                             the whole run
+  admitted denied                                                 decisions of the limit
+  fallback_decisions fallback_admitted fallback_denied            decisions without the store
+  errors                                                          failed requests to the store
+  failures                                                        these by kind: a list of
                                                                   {kind, count, first, began_s, lasted_s,
                                                                   is_going_on}
-  latency_ns admitted_latency_ns                                  {p50, p99, p999, max}; of those
-                                                                  admitted null if there are none
+  latency_ns admitted_latency_ns                                  {p50, p99, p999, max}; for admitted
+                                                                  null if there are none
   round_trips round_trips_per_1000 near_hits connects             null in memory
 
 Examples:

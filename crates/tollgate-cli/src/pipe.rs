@@ -45,16 +45,17 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Lines that pass are written as they came, byte by byte; a last line without a newline stays without one. What
-was dropped is told at the end on standard error.
+Lines that pass are written unchanged, byte by byte; a last line without a newline stays without one. The
+number of dropped lines is reported on standard error at the end.
 
-With --key, each match of the regular expression has a limit of its own: its first group if it has one, else all
-of the match. Lines that don't match have one limit together.
+With --key, each match of the regular expression has a limit of its own: its first group if it has one, or else
+the whole match. Lines that don't match share one limit.
 
-When the reader of standard output goes away, as head does, it ends without an error. On Ctrl-C or a SIGTERM it reads no more;
-lines that it has read already are decided (with --wait those that need not wait) and written. A second one ends it at once.
+When the reader of standard output closes it, as head does, the command ends without an error. Ctrl-C or SIGTERM stops
+the reading. Lines that were read by then are decided (with --wait only those that need not wait) and written. A
+second signal ends the command immediately.
 
-Exit code 0: all was read, or nobody reads any more; 1: something can't be read or written; 2: the arguments are wrong;
+Exit code 0: all input was read, or the output was closed; 1: reading or writing failed; 2: wrong arguments;
 130, 143: a signal ended it.
 
 Examples:

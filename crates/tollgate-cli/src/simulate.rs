@@ -45,10 +45,10 @@ use runner::{AlgorithmForm, RunResult};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-The traffic follows the rate's count and period: at 100/m the pattern plays in minutes. A period
-below a second is repeated until it fills one. \"zero\" and \"unlimited\" get the traffic of 100/s.
+The traffic follows the rate's count and period: at 100/m the pattern takes minutes. A period
+below a second is repeated until it fills a second. \"zero\" and \"unlimited\" get the traffic of 100/s.
 
-Exit code 0: it was played; 1: the policy has errors; 2: the arguments are wrong.
+Exit code 0: the simulation ran; 1: the policy has errors; 2: the arguments are wrong.
 
 Examples:
   tollgate simulate

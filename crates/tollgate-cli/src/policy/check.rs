@@ -21,7 +21,7 @@ use crate::output::{map_write_error, pluralize, write_json};
 Exit code 0: all files are valid, perhaps with warnings; 1: one has errors, or warnings with --strict;
 2: the arguments are wrong.
 
-A domain of envoyproxy/ratelimit's form may be in one of the files only.
+Two files in envoyproxy/ratelimit's form can't have the same domain.
 
 Examples:
   tollgate check policy.yaml

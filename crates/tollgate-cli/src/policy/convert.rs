@@ -18,12 +18,12 @@ use crate::output::{map_write_error, write_json};
 /// Options of `tollgate convert`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-What can't be said in our form is told on standard error, and left as a comment in the output. If some
-of it decides about requests (a limit that has no rule any more, or a request that would be decided
-otherwise), nothing is converted unless --lossy is given; nor ever if no limit would be left.
+A setting that the native form can't express is reported on standard error, and is a comment in the output.
+If such a loss changes decisions (a limit without a rule, or a request with another decision), nothing is
+converted unless --lossy is given. Nothing is ever converted if no limit would remain.
 
-Exit code 0: converted; 1: a file has errors; 2: the arguments are wrong; 3: something would be lost
-that decides (with --json, policy is null then).
+Exit code 0: converted; 1: a file has errors; 2: the arguments are wrong; 3: a loss would change
+decisions (with --json, policy is null then).
 
 Examples:
   tollgate convert ratelimit.yaml > policy.yaml

@@ -13,15 +13,15 @@ use crate::output::write_report;
 /// Options of `tollgate diff`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-Each rule, tier, list, descriptor and setting that isn't the same is told, field by field, and what becomes
-of what was counted: a limit that has the same name and algorithm in both keeps what its keys have spent.
+Reports each rule, tier, list, descriptor and setting that differs, field by field, and what happens to its
+counters: a limit with the same name and algorithm in both policies keeps what its keys have spent.
 Comments and the order of fields are no difference.
 
 With --json one object: {changes: [{kind, name, what, fields: [{name, old, new}], state, in_store}]}, where
-what is added, removed or changed, and state is kept, partly-kept, anew, other-keys, forgotten or null;
-in_store says it for a store, where that is something else.
+what is added, removed or changed, and state is kept, partly-kept, anew, other-keys, retired or null;
+in_store is the state in a store, where it differs.
 
-Exit code 0: both do the same; 1: they differ; 2: the arguments are wrong, or one has errors.
+Exit code 0: the policies are equivalent; 1: they differ; 2: the arguments are wrong, or a policy has errors.
 
 Examples:
   tollgate diff policy.yaml policy.new.yaml

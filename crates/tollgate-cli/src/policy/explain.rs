@@ -27,9 +27,9 @@ use text::TextWriter;
 /// Options of `tollgate explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-Time begins at 0 and passes by --every; the calendar shows today, or --at. Each request has its outcome,
-what is left, when it may come again and which rule decided; where a domain charges each descriptor, also
-what each was charged.
+Time begins at 0 and advances by --every. The date is today, or --at. Each request is shown with its outcome,
+the remaining tokens, the time to retry after and the rule that decided, and in a domain that charges each
+descriptor also with each charge.
 
 With --json, first one object of the policy:
   at                                              the date at the beginning
@@ -40,19 +40,19 @@ With --json, first one object of the policy:
                                                   on_store_failure, hidden_by}]
   hints                                           facts that may be misspelt: [{fact, near}]
 and then one a request:
-  at_ms outcome rule remaining retry_after_ms     what was decided; null after never, and of no limit.
-                                                  Denied with 0: a slot is missing, and when
-                                                  one is free again isn't known
-  limit                                           which limit of the rule decided
-  without_store                                   what decided while the store is down
+  at_ms outcome rule remaining retry_after_ms     the decision; null if it can never pass, or without a
+                                                  limit. Denied with 0: no permit is free, and when one
+                                                  will be is unknown
+  limit                                           the limit of the rule that decided
+  without_store                                   the failure mode that decided while the store is down
   waits                                           {longest_ms, passes}, where the rule lets requests wait
-  left                                            of several limits: [{rule, limit, remaining}]
-  too_much                                        what it has more of than is taken: no rule was asked
-  shadow                                          rules in shadow that would refuse
-  descriptors                                     where each is charged, or with --statuses:
+  left                                            for several limits: [{rule, limit, remaining}]
+  too_much                                        the bound that it exceeds: no rule was checked
+  shadow                                          shadow rules that would deny
+  descriptors                                     if each is charged, or with --statuses:
                                                   {descriptor, status, limit, charged, remaining}
 
-Exit code 0: it was explained; 1: the policy has errors; 2: the arguments are wrong.
+Exit code 0: explained; 1: the policy has errors; 2: the arguments are wrong.
 
 Examples:
   tollgate explain policy.yaml user=42 path=/api/x

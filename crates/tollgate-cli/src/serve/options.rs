@@ -32,16 +32,16 @@ const MAX_THROTTLE_KEYS: usize = 1_000_000_000;
     allow_negative_numbers = true,
     mut_args(with_env_variable),
     after_help = "\
-Each option can also be said in the environment (TOLLGATE_HTTP for --http) or in a file that --config
-names (http: 127.0.0.1:8080). A flag counts before the environment, and that before the file.
+Each option can also be set in the environment (TOLLGATE_HTTP for --http) or in the --config file
+(http: 127.0.0.1:8080). Precedence: flag, environment, file, default.
 
-Exit code 0: it was ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: wrong usage;
-130 or 143: a second Ctrl-C or SIGTERM ended it at once. SIGHUP reads the policy,
-certificates and secrets again.
+Exit code 0: ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: configuration errors or wrong usage;
+130 or 143: ended immediately by a second Ctrl-C or SIGTERM. SIGHUP reads the policy, certificates and
+secrets again.
 
-With --check 0: it could start; 2: the settings or the policy are wrong; 3: certificates or secrets;
-4: the store can't be asked; 5: a port isn't free, or a file or folder can't be written. If several
-are wrong, the smallest.
+With --check 0: it could start; 2: errors in the settings or the policy; 3: in certificates or secrets;
+4: the store is unreachable; 5: a port isn't free, or a file or folder can't be written. With several
+errors, the smallest code.
 
 Examples:
   tollgate serve

@@ -99,6 +99,7 @@ impl StateChanges {
     pub(super) fn between(old: &Policy, new: &Policy) -> Self {
         let mut first = Counters::continue_from(None);
         let held = StatesByPlace::of(old, &mut first);
+        // The new policy's counters continue from the old ones, so equal numbers mean the same counter.
         let mut second = Counters::continue_from(Some(&first));
         Self {
             new: StatesByPlace::of(new, &mut second),

@@ -147,6 +147,7 @@ fn remove_dangling_replaces(converted: &mut ConvertedRules, paths: &[String]) {
             let Some(&to) = places.get(replaced) else {
                 return false;
             };
+            // The reference would close a cycle if the replaced rule already leads back here.
             if is_reachable(&kept, to, at) {
                 closes = true;
                 return false;

@@ -300,6 +300,7 @@ impl KeyValues {
             };
             let candidates = by_prefix.get(prefix).map_or(&[][..], Vec::as_slice);
             let fits = |at: &&usize| self.wildcards[**at].0.matches(value);
+            // A longer prefix may hold an earlier wildcard, so all lengths are tried; later wildcards are skipped.
             let found = candidates.iter().take_while(|at| **at < first).find(fits);
             first = found.copied().unwrap_or(first);
         }

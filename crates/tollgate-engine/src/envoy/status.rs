@@ -245,6 +245,7 @@ const fn is_unlimited(leaf: &CompiledLimit) -> bool {
 
 fn tightest_decision(decisions: &[Decision]) -> Option<(usize, &Decision)> {
     let decisions = decisions.iter().enumerate();
+    // Denials sort before allowances. Among allowances no wait differs, so the remaining tokens decide.
     decisions.min_by_key(|(_, decision)| {
         let refused = decision.outcome != Outcome::Allowed;
         (

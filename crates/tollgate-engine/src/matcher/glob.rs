@@ -239,6 +239,7 @@ impl GlobWalk {
                 }
                 any |= *at;
             }
+            // No position survived, so no further character can match.
             if any == 0 {
                 return;
             }
@@ -269,6 +270,7 @@ impl Glob {
             let taken = at & takes[classes.class(sign)];
             let reached = taken & repeats | (taken & !repeats) << 1;
             at = reached | (reached & repeats) << 1;
+            // After a final `**` the rest of the text matches in any case.
             if at & is_done != 0 {
                 return true;
             }

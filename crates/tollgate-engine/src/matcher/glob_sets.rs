@@ -160,6 +160,7 @@ impl<'s> GlobMatches<'s> {
         let same = |walked: &WalkResult| (walked.set, walked.slot) == (set, slot);
         let known = self.walked.iter().position(same);
         let known = known.unwrap_or_else(|| {
+            // `<false>`: no glob of a set crosses a word, so nothing carries over.
             let walk = &self.sets.sets[set as usize];
             let mut at = walk.starts.clone();
             walk.walk_text::<false>(text, &mut at);

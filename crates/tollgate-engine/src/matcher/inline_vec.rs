@@ -27,6 +27,7 @@ impl<T: Copy, const N: usize> InlineVec<T, N> {
             self.used += 1;
             return;
         }
+        // The first item beyond `N` moves all items to the heap, so that they stay one slice.
         if self.heap.is_empty() {
             self.heap
                 .extend_from_slice(self.inline.as_slice().as_flattened());

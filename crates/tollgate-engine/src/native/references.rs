@@ -123,6 +123,7 @@ fn check_cycles(
                     seen[to] = VisitState::Open;
                     path.push((to, next(to).collect()));
                 }
+                // An open rule is on the current path, so the reference closes a cycle.
                 VisitState::Open if to != index => {
                     let mut at = rules[index].replaces.iter();
                     let at = at.position(|name| *name == rules[to].name);

@@ -182,6 +182,7 @@ impl Loader {
         let Some(tree) = self.parse_tree(&text, format, file) else {
             return;
         };
+        // The file stays open while its includes are read, so that a cycle is found.
         self.open_files.push(canonical);
         self.load_includes(&tree, path.parent().unwrap_or(Path::new("")));
         self.open_files.pop();

@@ -141,6 +141,7 @@ impl<B: Backend> PolicyFollower<B> {
             files.extend(file_paths(&read));
             return Some(files);
         }
+        // Without a file descriptor nothing is known of the files: forget this read, and try again.
         if read.as_ref().is_err_and(LoadError::is_retryable) {
             self.last = None;
             return None;
