@@ -35,7 +35,7 @@ const MAX_THROTTLE_KEYS: usize = 1_000_000_000;
 Each option can also be set in the environment (TOLLGATE_HTTP for --http) or in the --config file
 (http: 127.0.0.1:8080). Precedence: flag, environment, file, default.
 
-Exit code 0: ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: configuration errors or wrong usage;
+Exit code 0: ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: errors in the settings or wrong usage;
 130 or 143: ended immediately by a second Ctrl-C or SIGTERM. SIGHUP reads the policy, certificates and
 secrets again.
 
