@@ -1,4 +1,4 @@
-//! `tollgate admin`: asks a service that runs, and changes what it does, by its admin listener.
+//! `tollgate admin`: queries and changes a running service through its admin listener.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -22,16 +22,16 @@ use crate::service_client::HttpRequest;
 pub use crate::service_client::ServiceAddress;
 pub use connect::ConnectOptions;
 
-/// How a service is reached, and what it is asked.
+/// Options of `tollgate admin`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Whose limits are meant is said by --rule, by facts as requests have them (user=ada), or both; those of
-Envoy's trees by --domain and --descriptor. What top, orders and logs show for a key is taken, too, in single
+Name the limits by --rule, by facts as requests have them (user=ada), or by both, and the limits of a
+descriptor tree by --domain and --descriptor. A key as top, overrides and logs show it works too, in single
 quotes if it has a space: 'user=\"a b\" plan=free'. Blocks, bypasses and overrides may be for a network
-(ip=198.51.100.0/24) or a glob (path=/api/**). What is changed ends by itself after --for, 10 minutes
-unless told otherwise, and each change is in the log of the service.
+(ip=198.51.100.0/24) or a glob (path=/api/**). They expire after --for, by default 10 minutes. The service
+logs each change.
 
-Exit code 0: it is done; 1: the service refused it, or can't be reached; 2: wrong usage.
+Exit code 0: success; 1: the service rejected the command, or is unreachable; 2: wrong usage.
 
 Examples:
   tollgate admin rules
@@ -41,128 +41,128 @@ Examples:
   tollgate admin override --rule per-user user=ada --rate '100/s burst 200' --for 2h
   tollgate admin reload --dry-run")]
 pub struct Admin {
-    /// How the service is reached.
+    /// How to reach the service.
     #[command(flatten)]
     pub connect: ConnectOptions,
-    /// Print what the service answers: one JSON object.
+    /// Print the service's response: one JSON object.
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to ask or change.
+    /// The query or the change.
     #[command(subcommand)]
     pub command: AdminCommand,
 }
 
-/// What can be asked and changed.
+/// The queries and changes of an admin listener.
 #[derive(Clone, Debug, Subcommand)]
 #[non_exhaustive]
 pub enum AdminCommand {
-    /// Show all rules, and what each has decided since the service started.
+    /// Show all rules, with the number of decisions of each since the service started.
     Rules,
-    /// Show the keys that are refused most.
+    /// Show the keys that are denied most.
     Top,
-    /// Show what a key has left of its limits, and what is ordered of it.
+    /// Show what a key has remaining of its limits, and its overrides.
     Key(KeySelector),
-    /// Refuse all requests of a key, or of a rule, for a while.
+    /// Deny all requests of a key, or of a rule, for a while.
     Block(OverrideOptions),
-    /// End such a block before its time.
+    /// End a block before it expires.
     Unblock(KeySelector),
     /// Forget what a key has spent of its rates, and with --quotas of its quotas.
     Reset {
-        /// Whose limits are meant.
+        /// The limits to reset.
         #[command(flatten)]
         whose: KeySelector,
-        /// Forget what was used of quotas (daily, monthly), too, not of rates only.
+        /// Also forget what was used of quotas (daily, monthly), not only of rates.
         #[arg(long)]
         quotas: bool,
     },
-    /// Give a key, or all of a rule, another limit for a while.
+    /// Replace the limit of a key, or of a whole rule, for a while.
     Override(LimitOverrideOptions),
-    /// Let requests pass one rule, or all, for a while: they are neither counted nor refused.
+    /// Exempt requests from a rule, or from all rules, for a while: they are neither counted nor denied.
     Bypass(BypassOptions),
-    /// Show all blocks, overrides and bypasses; or end one.
+    /// Show all blocks, limit overrides and bypasses, or end one.
     Overrides {
-        /// End the one with this number.
+        /// End the override with this number.
         #[arg(long, value_name = "ID")]
         end: Option<u64>,
     },
     /// Read the policy's file again and put it in force.
     Reload {
-        /// Only show what it would change.
+        /// Only show what the reload would change.
         #[arg(long)]
         dry_run: bool,
     },
     /// Show the limits in force.
     Limiters,
-    /// Show how much is logged, or change it.
+    /// Show the log level, or change it.
     Log {
-        /// From which level on: error, warning, info or debug.
+        /// The least severe level that is logged: error, warning, info or debug.
         level: Option<Level>,
     },
 }
 
-/// Whose limits are meant.
+/// The limits and keys that a command is about.
 #[derive(Args, Clone, Debug)]
 pub struct KeySelector {
     /// Facts that make the key, as requests have them: user=ada; or the key as top shows it.
     #[arg(value_name = "FACT=VALUE")]
     pub facts: Vec<KeyArgument>,
-    /// A rule, a tier, or a limit of a tree, by name.
+    /// The name of a rule, a tier, or a limit of a descriptor tree.
     #[arg(long, value_name = "NAME")]
     pub rule: Option<String>,
     /// The domain of --descriptor.
     #[arg(long, value_name = "NAME", requires = "descriptor")]
     pub domain: Option<String>,
-    /// A counter of Envoy's trees: key=value,key2=value2.
+    /// A counter of a descriptor tree: key=value,key2=value2.
     #[arg(long, value_name = "ENTRIES", requires = "domain", conflicts_with_all = ["facts", "rule"])]
     pub descriptor: Option<DescriptorArg>,
 }
 
-/// Whose, and for how long.
+/// The target of an override, and its duration.
 #[derive(Args, Clone, Debug)]
 pub struct OverrideOptions {
-    /// Whose limits are meant.
+    /// The target of the override.
     #[command(flatten)]
     pub whose: KeySelector,
-    /// How long it lasts, up to 30d.
+    /// How long the override lasts, up to 30d.
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = parse_duration_seconds)]
     pub duration_seconds: u64,
-    /// Why, for those who see it later.
-    #[arg(long = "why", value_name = "TEXT")]
+    /// The reason, for operators who see the override later.
+    #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Take facts that the policy doesn't name: requests have them all the same.
+    /// Accept facts that the policy doesn't use. Requests may have them all the same.
     #[arg(long)]
     pub any_fact: bool,
 }
 
-/// Another limit.
+/// An override of limits.
 #[derive(Args, Clone, Debug)]
 pub struct LimitOverrideOptions {
-    /// Whose, and for how long.
+    /// The target, and the duration.
     #[command(flatten)]
     pub order: OverrideOptions,
-    /// The rate: '100/s', '100/s burst 200'. Of a rule with several rates, give it once for each that is to be another.
+    /// The rate: '100/s', '100/s burst 200'. For a rule with several rates, repeat it for each rate to replace.
     #[arg(long)]
     pub rate: Vec<String>,
-    /// The quota: how many in the rule's own period, which stays.
+    /// The quota: a number in the rule's own period, which stays.
     #[arg(long, value_name = "N", value_parser = parse_quota)]
     pub quota: Option<u64>,
-    /// How many at once.
+    /// The concurrency limit.
     #[arg(long, value_name = "N")]
     pub concurrency: Option<u32>,
 }
 
-/// Which limits don't count.
+/// An override that exempts requests.
 #[derive(Args, Clone, Debug)]
 pub struct BypassOptions {
-    /// Whose, and for how long.
+    /// The target, and the duration.
     #[command(flatten)]
     pub order: OverrideOptions,
-    /// All limits, for everybody.
+    /// Exempt all requests from all limits.
     #[arg(long, conflicts_with_all = ["rule", "facts", "descriptor"])]
     pub all: bool,
 }
 
-/// Whole seconds of a length of time, and one more for what is left over.
+/// A duration in whole seconds, rounded up.
 fn parse_duration_seconds(text: &str) -> Result<u64, String> {
     let lasts = parse_duration(text)?;
     if lasts.is_zero() || lasts > MAX_OVERRIDE_DURATION {
@@ -171,7 +171,7 @@ fn parse_duration_seconds(text: &str) -> Result<u64, String> {
     Ok(lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0))
 }
 
-/// A number alone: the period of a quota is the rule's.
+/// A number alone, because the quota's period is the rule's.
 fn parse_quota(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| {
         "it should be a whole number, as 1000: an override leaves the period as it is".to_owned()
@@ -180,7 +180,7 @@ fn parse_quota(text: &str) -> Result<u64, String> {
 
 type JsonObject = Map<String, Value>;
 
-/// An object with those fields of another that have a value.
+/// The fields of an object that aren't null.
 fn without_nulls(fields: Value) -> JsonObject {
     let Value::Object(mut fields) = fields else {
         return JsonObject::new();
@@ -204,7 +204,7 @@ impl KeySelector {
         Ok(body)
     }
 
-    /// The same, which must name someone.
+    /// The target of the command. An empty target is an error.
     fn require_target(&self) -> Result<JsonObject, CliError> {
         let why = "say whose limits are meant: --rule NAME, facts as user=ada, or both";
         let body = Some(self.body()?).filter(|body| !body.is_empty());
@@ -213,7 +213,7 @@ impl KeySelector {
 }
 
 impl OverrideOptions {
-    /// The fields of an order, beside those of whose it is.
+    /// Adds the fields of an override to those of its target.
     fn with_override_fields(&self, mut body: JsonObject) -> JsonObject {
         body.extend(without_nulls(json!({
             "for": format!("{}s", self.duration_seconds),
@@ -258,7 +258,7 @@ impl BypassOptions {
 }
 
 impl AdminCommand {
-    /// What is sent to the service.
+    /// The request to the service.
     fn request(&self) -> Result<HttpRequest, CliError> {
         let request = |method, path: &str, body: String| {
             Ok(HttpRequest {
@@ -304,10 +304,10 @@ impl AdminCommand {
     }
 }
 
-/// Asks a service, and writes what it says to `out`; what may not be meant goes to `notes`.
+/// Sends a command to a service and writes the response to `out`. Warnings go to `notes`.
 ///
 /// # Errors
-/// Arguments that make no sense, a service that can't be reached, or one that says no.
+/// The arguments are invalid, the service is unreachable, or it rejects the command.
 pub fn admin(
     options: &Admin,
     out: &mut impl Write,
@@ -323,11 +323,12 @@ pub fn admin(
     map_write_error(out.write_all(render::render_response(&options.command, &answer).as_bytes()))
 }
 
-/// One argument of a key: `user=ada`; or a key as lists and logs show it, in one argument: `user="a b" plan=free`.
+/// An argument that names a key: one fact (`user=ada`), or a whole key as lists and logs show it (`user="a b"
+/// plan=free`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyArgument {
     text: String,
-    /// It stands for itself, as a list has shown it.
+    /// Whether the argument is a whole key as a list shows it.
     is_list_text: bool,
 }
 
@@ -349,17 +350,18 @@ impl FromStr for KeyArgument {
         }
         match Target::from_text(None, text) {
             Err(error @ KeyTextError::Cut) => Err(error.to_string()),
-            // A shell takes the quotes of user="a b" away, and leaves a value with a space, which is no text of a list.
+            // A shell removes the quotes of `user="a b"`. The value then has a space without quotes, which no list
+            // shows.
             Ok(_) if value.contains(['"', ' ']) => own(true),
             _ => own(false),
         }
     }
 }
 
-/// What is sent of them: facts as they are; or, if one was taken from a list, the text of all.
+/// Adds the key to the request: as facts, or as one text if an argument was copied from a list.
 ///
 /// # Errors
-/// A fact has two values, of which one would be left out.
+/// A fact has two values, and one of them would be lost.
 fn add_key_facts(body: &mut Map<String, Value>, args: &[KeyArgument]) -> Result<(), String> {
     if args.is_empty() {
         return Ok(());
@@ -374,7 +376,7 @@ fn add_key_facts(body: &mut Map<String, Value>, args: &[KeyArgument]) -> Result<
     Ok(())
 }
 
-/// An argument as lists show it.
+/// An argument in the form that lists show.
 fn shown_key(arg: &KeyArgument) -> String {
     if arg.is_list_text {
         return arg.text.clone();
@@ -382,7 +384,7 @@ fn shown_key(arg: &KeyArgument) -> String {
     let pairs = arg.text.split_once('=');
     let target = Target::parse_facts(None, pairs);
     let mut text = String::new();
-    // Writing to a text doesn't fail. A glob stays one: only where it has to stand in quotes it is a text of its own.
+    // Writing to a string can't fail. A glob stays unquoted where it can: in quotes it would be a literal value.
     let _ = match target.target_key() {
         TargetKey::Patterns(facts) => facts.iter().try_for_each(|(name, pattern)| match pattern {
             FactPattern::Exact(value) => write!(text, "{name}={value:?}"),
@@ -417,7 +419,7 @@ mod tests {
                 &["path=/api/**", "user=a"],
                 json!({"facts": {"path": "/api/**", "user": "a"}}),
             ),
-            // The shell has taken the quotes away.
+            // The shell has removed the quotes.
             (&["user=a b"], json!({"facts": {"user": "a b"}})),
             (
                 &["user=\"a b\" plan=free"],

@@ -1,4 +1,4 @@
-//! `tollgate ask`: what a running service answers to one request, as people read it.
+//! `tollgate ask`: sends one request to a running service and prints the decision as text.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -16,15 +16,15 @@ use crate::service_client::{
 mod grpc;
 mod resp;
 
-/// The request, and how the service is asked.
+/// Options of `tollgate ask`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-The request is decided and charged as any other; --peek only looks. Facts are written as everywhere:
-name=value, in quotes where the shell needs them ('path=/a b').
+The request is decided and charged as any other; with --peek it is not charged. A fact is name=value,
+in quotes where the shell needs them ('path=/a b').
 
-By gRPC the facts are the entries of one descriptor, in their order, of the domain --domain.
+Over gRPC the facts are the entries of one descriptor, in their order, in the domain of --domain.
 
-Exit code 0: it is allowed; 3: it is denied; 1: the service can't be reached, or couldn't decide;
+Exit code 0: the request is allowed; 3: it is denied; 1: the service is unreachable, or couldn't decide;
 2: wrong usage.
 
 Examples:
@@ -33,25 +33,25 @@ Examples:
   tollgate ask user=ada --via grpc --domain example
   for i in $(seq 11); do tollgate ask user=ada; done")]
 pub struct AskOptions {
-    /// What is known of the request, as name=value.
+    /// A fact of the request, as name=value.
     #[arg(value_name = "FACT=VALUE", required = true)]
     pub facts: Vec<FactArg>,
     /// What the request costs.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub cost: u64,
-    /// The protocol that the service is asked by.
-    #[arg(long = "via", value_enum, value_name = "PROTOCOL", default_value_t)]
+    /// The protocol of the request.
+    #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t)]
     pub protocol: Protocol,
-    /// Where the listener is: an address, a port, or unix:PATH. By default where `tollgate serve` listens.
+    /// The listener: an address, a port, or unix:PATH. The default is where tollgate serve listens.
     #[arg(long, value_name = "ADDR")]
     pub to: Option<ServiceAddress>,
-    /// Look without charging anything; not by gRPC.
+    /// Decide without charging anything; not available over gRPC.
     #[arg(long)]
     pub peek: bool,
-    /// The domain of a request by gRPC.
+    /// The domain of a request over gRPC.
     #[arg(long, value_name = "NAME", default_value = "example")]
     pub domain: String,
-    /// A file whose first line is the token of HTTP, or the password of RESP.
+    /// A file whose first line is the token for HTTP, or the password for RESP.
     #[arg(long, env = "TOLLGATE_ASK_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Print one JSON object instead of text.
@@ -66,16 +66,16 @@ pub enum Protocol {
     #[default]
     #[display("HTTP")]
     Http,
-    /// The protocol of Redis.
+    /// The Redis protocol.
     #[display("RESP")]
     Resp,
-    /// gRPC, as Envoy asks.
+    /// gRPC, as Envoy uses it.
     #[display("gRPC")]
     Grpc,
 }
 
 impl Protocol {
-    /// Where `tollgate serve` listens unless told otherwise.
+    /// The default port of the protocol's listener.
     const fn default_port(self) -> u16 {
         match self {
             Self::Http => 8080,
@@ -85,7 +85,7 @@ impl Protocol {
     }
 }
 
-/// What is known of a decision: names and values as the service told them.
+/// The fields of a response: names and values as the service sent them.
 type ServiceAnswer = Map<String, Value>;
 
 impl AskOptions {
@@ -97,7 +97,7 @@ impl AskOptions {
         })
     }
 
-    /// The token or the password, if there is a file with one.
+    /// The token or the password, if a file is given.
     fn read_secret(&self) -> Result<Option<String>, CliError> {
         let Some(file) = &self.token_file else {
             return Ok(None);
@@ -154,7 +154,7 @@ impl AskOptions {
     }
 }
 
-/// The decision that was answered by HTTP, whatever its status.
+/// The decision in an HTTP response, whatever its status.
 fn parse_decision(HttpResponse { status, body }: HttpResponse) -> io::Result<ServiceAnswer> {
     let body: Value = serde_json::from_str(&body)
         .map_err(|error| invalid_response(&format!("its answer can't be read: {error}")))?;
@@ -168,10 +168,10 @@ fn parse_decision(HttpResponse { status, body }: HttpResponse) -> io::Result<Ser
     }
 }
 
-/// Asks a service for one decision, and writes what it says.
+/// Sends one request to a service, and writes the decision.
 ///
 /// # Errors
-/// The arguments make no sense, the service can't be reached, or it couldn't decide.
+/// The arguments are invalid, the service is unreachable, or it couldn't decide.
 pub fn ask(options: &AskOptions, out: &mut impl Write) -> Result<CommandOutcome, CliError> {
     let told = options.query_service()?;
     let ended = match told.get("allowed") {
@@ -190,7 +190,7 @@ pub fn ask(options: &AskOptions, out: &mut impl Write) -> Result<CommandOutcome,
     Ok(ended)
 }
 
-/// One line for the decision, and one for each thing that is known of it.
+/// One line for the decision, and one for each field of the response.
 fn render_decision(ended: CommandOutcome, told: &ServiceAnswer) -> String {
     let mut text = match ended {
         CommandOutcome::Denied => "denied".to_owned(),
@@ -211,7 +211,7 @@ fn render_decision(ended: CommandOutcome, told: &ServiceAnswer) -> String {
         }
         let is_time = name.ends_with("_after");
         let is_now = value.as_f64() == Some(0.0);
-        // Nobody waits for what is allowed.
+        // An allowed request has no `retry_after` to report.
         if name == "retry_after" && is_now {
             continue;
         }
@@ -230,7 +230,7 @@ fn render_decision(ended: CommandOutcome, told: &ServiceAnswer) -> String {
     text
 }
 
-/// A failure that the service told of.
+/// An error that the service reported.
 fn service_error(why: &str) -> io::Error {
     io::Error::other(format!("the service couldn't decide: {why}"))
 }

@@ -1,4 +1,4 @@
-//! The command line: which commands there are.
+//! The command line and its commands.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -17,11 +17,11 @@ use crate::policy::{self, CheckArgs, ConvertArgs, DiffArgs, ExplainArgs};
 use crate::serve::{self, ServeOptions};
 use crate::simulate::{self, SimulateOptions};
 
-/// Exact rate limits: tools to choose one and to see what it does.
+/// Exact rate limits: tools to choose a limit and to see its effect.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tollgate", version)]
 pub struct Cli {
-    /// Whether what people read has colours.
+    /// Whether text for people has colors.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, global = true)]
     pub color: Color,
     /// What to do.
@@ -30,10 +30,10 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Reads a command line. `serve` reads the environment and a file beside it, too.
+    /// Reads a command line. `serve` also reads the environment and a settings file.
     ///
     /// # Errors
-    /// What is wrong with it, or what was asked about it.
+    /// The arguments are invalid, or they ask for help or the version, which clap treats as an error.
     pub fn read(args: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, clap::Error> {
         let args = args.into_iter().map(Into::into).collect();
         let (matches, origins) = serve::read_command_line(&Self::command(), args)?;
@@ -51,37 +51,38 @@ impl Cli {
 pub enum Command {
     /// Answer Envoy, Redis clients and HTTP, by one policy.
     Serve(Box<ServeOptions>),
-    /// Ask a service that runs about one request: whether it passes, why, and what is left.
+    /// Send one request to a running service: whether it passes, why, and what remains.
     Ask(AskOptions),
-    /// Ask a service that runs, and change what it does: look, reset, block, reload.
+    /// Query and change a running service: rules, keys, resets, blocks, reloads.
     Admin(Box<Admin>),
     /// Run a traffic pattern through every algorithm on virtual time and compare them.
     Simulate(SimulateOptions),
-    /// Say what is wrong with policy files: every error, and what may not be meant.
+    /// Check policy files: report every error and warning.
     Check(CheckArgs),
-    /// Show what a policy does to a request: which rules are for it, and each decision.
+    /// Explain the decision of a policy on a request: the rules that apply, and each decision.
     Explain(ExplainArgs),
-    /// Show what another policy would change, and what becomes of what was counted.
+    /// Show what a new policy would change, and which counters it would keep.
     Diff(DiffArgs),
-    /// Turn envoyproxy/ratelimit's YAML into ours.
+    /// Convert envoyproxy/ratelimit's YAML to the native form.
     Convert(ConvertArgs),
-    /// Ask one limit for as many decisions as a few tasks can, and say how long they took.
+    /// Load test one limit from several concurrent tasks, and measure the latency of its decisions.
     Load(LoadOptions),
-    /// Limit the lines of standard input: drop what is too much, or hold it back.
+    /// Rate-limit the lines of standard input: drop the lines over the limit, or delay them.
     Pipe(PipeOptions),
-    /// Write the completions of this command line for a shell.
+    /// Print shell completions for this command line.
     Completions(CompletionsOptions),
-    /// Write the manual: one page of all commands, or the page of one.
+    /// Print manual pages: one page of all commands, or the page of one.
     Man(ManOptions),
 }
 
 impl Cli {
-    /// Runs the command and writes what it has to say to `out`, and what is said beside it to `notes`. There are
-    /// colours if they are always wanted: who knows that `out` is a terminal [says so](Color::on).
+    /// Runs the command. Its output goes to `out`, and its notes and warnings to `notes`. There are colors only for
+    /// [`Color::Always`]: the caller [resolves](Color::resolve_for) the choice, because it knows whether `out` is a
+    /// terminal.
     ///
     /// # Errors
-    /// Arguments that make no sense together, or output that can't be written. A reader that
-    /// closed its end early, as `head` does, got what it wanted and is no error.
+    /// The arguments exclude one another, or the output can't be written. A reader that closed its end early, as
+    /// `head` does, is no error.
     pub fn run(
         &self,
         out: &mut impl Write,

@@ -1,4 +1,4 @@
-//! Colours: whether they are wanted, and which piece has which.
+//! Colors: whether they are enabled, and which parts of the output have them.
 
 use anstream::{AutoStream, ColorChoice, stream::RawStream};
 use anstyle::{AnsiColor, Style};
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use tollgate_engine::render::{self, TextStyle};
 use tollgate_engine::{Diagnostic, Sources};
 
-/// Whether what people read has colours.
+/// Whether text for people has colors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.
@@ -19,7 +19,7 @@ pub enum Color {
 }
 
 impl Color {
-    /// What this comes to for a stream: `Always` or `Never`.
+    /// Resolves the choice for a stream: `Always` or `Never`.
     ///
     /// ```
     /// use tollgate_cli::Color;
@@ -36,18 +36,18 @@ impl Color {
         }
     }
 
-    /// Diagnostics, in colours if that was chosen.
+    /// Diagnostics, with colors if they are enabled.
     pub(crate) fn paint_diagnostics(self, diagnostics: &[Diagnostic], sources: &Sources) -> String {
         let paint = |piece: TextStyle, text: &str| self.paint(piece_style(piece), text);
         render::to_styled_text(diagnostics, sources, &paint)
     }
 
-    /// The word that an error of a command begins with.
+    /// The label of an error.
     pub(crate) fn error_label(self) -> String {
         self.paint(piece_style(TextStyle::Error), "error:")
     }
 
-    /// Whether a request passes, in a field of this width.
+    /// A request's outcome, padded to a width.
     pub(crate) fn paint_outcome(self, text: &str, width: usize) -> String {
         let color = match text {
             "allowed" => AnsiColor::Green,

@@ -1,14 +1,14 @@
 //! The `tollgate` command as a library: each command is a function from its options to a report,
 //! and the binary only parses, prints and chooses the exit code.
 //!
-//! [`policy`] checks, explains, compares and converts policy files.
-//! [`serve`] runs the service.
-//! [`ask`] asks one that runs about a request, and [`admin`] asks and changes what it does.
-//! [`load`] drives one limit, in memory or in a store, as hard as it can.
-//! [`mod@pipe`] limits the lines of standard input.
-//! [`pages`] writes completions and manual pages.
-//! [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner,
-//! [`simulate::runner`], takes any list of arrivals, so a caller can bring its own traffic.
+//! * [`policy`] checks, explains, compares and converts policy files.
+//! * [`serve`] runs the service.
+//! * [`ask`] sends one request to a running service, and [`admin`] queries and changes the service.
+//! * [`load`] load tests one limit, in memory or in a store.
+//! * [`mod@pipe`] rate-limits the lines of standard input.
+//! * [`pages`] writes completions and manual pages.
+//! * [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner, [`simulate::runner`],
+//!   takes any list of arrivals, so a caller can bring its own traffic.
 //!
 //! ```
 //! use tollgate_cli::simulate::{SimulateOptions, simulate_algorithms};

@@ -1,4 +1,4 @@
-//! `tollgate load`: as many decisions of one limit as a few tasks can ask for, and how long they took.
+//! `tollgate load`: load tests one limit from several concurrent tasks, and measures the latency of its decisions.
 //!
 //! The flow is [`LoadOptions`] → target (a backend and a limit) → drive (the tasks) → [`LoadReport`].
 
@@ -19,7 +19,7 @@ use crate::outcome::CliError;
 use report::parse_positive_duration;
 use target::{LoadTarget, stats_since};
 
-/// The limit, where it is kept and how hard it is driven, in the words of `tollgate load`.
+/// Options of `tollgate load`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,35 +35,35 @@ use target::{LoadTarget, stats_since};
 /// ```
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Each task asks again as soon as it has its answer, from one key to the next. Start several at once,
-here or on other machines, with the same --name and --rate: they share the limit and stay within it
-together. A refusal that is known here is repeated without asking, as a limiter does; so look at the
-latency of those admitted to see what the store costs.
+Each task requests the next decision as soon as it has the last, from one key to the next. Start several
+commands, here or on other machines, with the same --name and --rate: they share the limit and stay within
+it together. A denial that is cached here is repeated without a request to the store, as in a limiter. So
+the latency of admitted decisions shows the cost of the store.
 
-If the store can't be asked at the start, that is an error (exit code 1), unless --on-failure says
-what decisions are to get then; a wrong password, TLS where none is spoken and missing rights always
-are. If it goes away later, decisions get what --on-failure says, local if it says nothing; they are
-counted as fallback, neither as admitted nor as denied.
+An unreachable store at the start is an error (exit code 1) unless --on-failure is given. A wrong
+password, a TLS mismatch and missing rights are always errors. If the store becomes unreachable later,
+--on-failure decides (local by default). These decisions count as fallback, neither as admitted nor as
+denied.
 
-Ctrl-C ends the run before its time, with a report of what there was until then.
+Ctrl-C ends the run early, with a report of the run so far.
 
-Exit code 0: there is a report; 1: the store can't be asked or, by the report, it decided nothing (such
-as read-only, out-of-memory or foreign) and --on-failure isn't given, or waiting doesn't mend it; 2: the
+Exit code 0: there is a report; 1: the store is unreachable or, by the report, made no decision (such as
+read-only, out-of-memory or foreign), and --on-failure isn't given or the failure is permanent; 2: the
 arguments are wrong.
 
 With --json, one object:
-  backend mode rate algorithm name keys tasks cost on_failure     what was asked for
-  started_at ended_at interrupted                                 the dates of the run, and whether
+  backend mode rate algorithm name keys tasks cost on_failure     the options
+  started_at ended_at interrupted                                 the times of the run, and whether
                                                                   Ctrl-C ended it
-  elapsed_s decisions decisions_per_s                             of the whole run
-  admitted denied                                                 what the limit said
-  fallback_decisions fallback_admitted fallback_denied            what was decided without the store
-  errors                                                          questions that got no answer
-  failures                                                        each of those, by its kind: a list of
+  elapsed_s decisions decisions_per_s                             the whole run
+  admitted denied                                                 decisions of the limit
+  fallback_decisions fallback_admitted fallback_denied            decisions without the store
+  errors                                                          failed requests to the store
+  failures                                                        these by kind: a list of
                                                                   {kind, count, first, began_s, lasted_s,
                                                                   is_going_on}
-  latency_ns admitted_latency_ns                                  {p50, p99, p999, max}; of those
-                                                                  admitted null if there are none
+  latency_ns admitted_latency_ns                                  {p50, p99, p999, max}; for admitted
+                                                                  null if there are none
   round_trips round_trips_per_1000 near_hits connects             null in memory
 
 Examples:
@@ -72,41 +72,40 @@ Examples:
   tollgate load --backend redis://127.0.0.1:6379 --mode leased --rate 100000/s --json
   tollgate load --backend redis+cluster://10.0.0.1:7000 --keys 10000 --on-failure closed")]
 pub struct LoadOptions {
-    /// Where the limit is kept: memory, or the URL of a Redis or Valkey.
+    /// The backend: memory, or the URL of a Redis or Valkey.
     #[arg(long, value_name = "memory|URL", default_value = "memory")]
     pub backend: BackendAddress,
-    /// How a fleet counts: each decision in the store, or tokens that are taken ahead. In memory
-    /// it is the same.
+    /// How several nodes count: each decision in the store, or with leased tokens. In memory there is no difference.
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub mode: FleetCounting,
     /// The limit of each key, such as "1000/s" or "100/s burst 200".
     #[arg(long, value_name = "RATE", default_value = "1000/s")]
     pub rate: Rate,
-    /// How it is counted.
+    /// The algorithm.
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     pub algorithm: AlgorithmName,
-    /// What the limit is kept under: those with the same name and rate share it.
+    /// The name of the limit. Limits with the same name and rate share their counters.
     #[arg(long, value_name = "NAME", default_value = "load")]
     pub name: String,
-    /// How many keys the tasks ask about in turn.
+    /// The number of keys. Each task takes them in turn.
     #[arg(long, value_name = "NUMBER", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub keys: u32,
-    /// How many ask at the same time.
+    /// The number of concurrent tasks.
     #[arg(long, value_name = "NUMBER", default_value_t = 32,
           value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub tasks: u32,
-    /// For how long, such as 300ms, 5s or 1m.
+    /// The duration, such as 300ms, 5s or 1m.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_positive_duration)]
     pub duration: Duration,
-    /// What each decision costs.
+    /// The cost of each decision.
     #[arg(long, value_name = "UNITS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub cost: u64,
-    /// What decisions get while the store can't be asked.
+    /// The failure mode while the store is unreachable.
     #[arg(long, value_enum, value_name = "CHOICE")]
     pub on_failure: Option<StoreFailureChoice>,
-    /// How many nodes the fleet has: a local limit is the limit divided by it, times two.
+    /// The number of nodes in the fleet. A local fallback limit is twice the limit divided by it.
     #[arg(long, value_name = "NUMBER", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub nodes: u64,
@@ -118,13 +117,13 @@ pub struct LoadOptions {
     pub json: bool,
 }
 
-/// How a fleet counts.
+/// How several nodes count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum FleetCounting {
     /// Each decision is made in the store.
     #[default]
     Exact,
-    /// Tokens are taken ahead and spent here.
+    /// Tokens are leased and spent in memory.
     Leased,
 }
 
@@ -136,9 +135,9 @@ pub enum AlgorithmName {
     Gcra,
     /// A token bucket.
     TokenBucket,
-    /// A leaky bucket, as a meter.
+    /// A leaky bucket as a meter.
     Leaky,
-    /// Windows from the epoch on.
+    /// Fixed windows, aligned to the epoch.
     FixedWindow,
     /// A sliding counter.
     SlidingWindow,
@@ -146,16 +145,16 @@ pub enum AlgorithmName {
     SlidingLog,
 }
 
-/// What decisions get while the store can't be asked.
+/// The failure mode while the store is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StoreFailureChoice {
-    /// They pass.
+    /// Requests pass.
     Open,
-    /// They are refused.
+    /// Requests are denied.
     Closed,
-    /// They are judged by a limit of this process alone.
+    /// A limit in this process alone decides.
     Local,
-    /// Likewise, and after a while the store isn't asked for some time.
+    /// As local; after some failures, the store gets no requests for a while.
     CircuitBreak,
 }
 
@@ -183,16 +182,16 @@ impl StoreFailureChoice {
     }
 }
 
-/// Threads that the tasks run on: a node of a fleet is rarely larger, and the store needs some too.
+/// Threads for the tasks. A node of a fleet rarely has more cores, and the store needs some too.
 const WORKER_THREADS: usize = 2;
-/// Tasks that never wait take so many turns before the store's answers are looked for: few, so that those
-/// who do wait aren't late because of them.
+/// The number of task polls between two checks for responses of the store. Tasks that never wait would delay those
+/// that do, so the number is small.
 const EVENT_INTERVAL: u32 = 7;
 
-/// Drives the limit, with a progress bar on standard error if that is a terminal.
+/// Load tests the limit, with a progress bar if standard error is a terminal.
 ///
 /// # Errors
-/// If the place, the limit or the cost can't be used, or the store can't be asked at the start.
+/// The backend, the limit or the cost is invalid, or the store is unreachable at the start.
 pub fn load(options: &LoadOptions) -> Result<LoadReport, CliError> {
     let threads = |workers| {
         tokio::runtime::Builder::new_multi_thread()
@@ -202,7 +201,7 @@ pub fn load(options: &LoadOptions) -> Result<LoadReport, CliError> {
             .build()
             .map_err(runtime_error)
     };
-    // Tasks that never wait would keep a connection on their own threads waiting.
+    // The connection has a thread of its own, because tasks that never wait would block it on theirs.
     let (runtime, connection) = (threads(WORKER_THREADS)?, threads(1)?);
     let target = {
         let _here = connection.enter();
@@ -225,7 +224,7 @@ fn runtime_error(error: std::io::Error) -> CliError {
     CliError::failed(format_args!("can't run tasks: {error}"))
 }
 
-/// The word of the command line for a choice.
+/// The name of a choice on the command line.
 fn value_name(choice: impl ValueEnum) -> String {
     let value = choice.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         Ok(CommandOutcome::InvalidPolicy | CommandOutcome::PoliciesDiffer) => ExitCode::FAILURE,
         Ok(CommandOutcome::Denied) => ExitCode::from(3),
         Err(error) => {
-            // There is nobody left to tell when standard error is closed too.
+            // Standard error may be closed too, and then there is nowhere to report the error.
             let _ = writeln!(io::stderr(), "{}", error.rendered(on_errors));
             ExitCode::from(error.exit_code())
         }

@@ -1,11 +1,11 @@
-//! What shells and manuals know of the command line, made of what the command line itself knows.
+//! Generates shell completions and manual pages from the command line's definition.
 
 use std::io::{self, Write};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-/// Which shell.
+/// Options of `tollgate completions`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
 Examples:
@@ -18,19 +18,19 @@ pub struct CompletionsOptions {
     pub shell: Shell,
 }
 
-/// Which page.
+/// Options of `tollgate man`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
 Examples:
   tollgate man | man -l -
   tollgate man check > tollgate-check.1")]
 pub struct ManOptions {
-    /// The command; without one, the page that lists them all.
+    /// The command. Without a command, the page that lists all of them.
     #[arg(value_parser = PAGES)]
     pub command: Option<String>,
 }
 
-/// Commands that have a page of their own: all but those that are about the command line itself.
+/// Commands with a page of their own: all but those about the command line itself.
 const PAGES: [&str; 10] = [
     "serve", "ask", "admin", "simulate", "check", "explain", "diff", "convert", "load", "pipe",
 ];
@@ -40,7 +40,7 @@ pub(crate) fn completions(
     all: &mut Command,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    // Into memory first: the generator panics where a pipe is closed.
+    // The generator panics when it writes to a closed pipe, so it writes to memory first.
     let mut text = Vec::new();
     clap_complete::generate(options.shell, all, "tollgate", &mut text);
     out.write_all(&text)

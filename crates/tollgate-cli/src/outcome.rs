@@ -1,4 +1,4 @@
-//! How a command ends: well, with an answer that its exit code tells, or with an error.
+//! The outcome of a command: success, a result with its own exit code, or an error.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use tollgate_engine::{LoadError, PolicyError};
 
 use crate::color::Color;
 
-/// How a command ended that did what it was asked.
+/// The outcome of a command that ran without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandOutcome {
-    /// As one hopes: exit code 0.
+    /// Success: exit code 0.
     Success,
     /// A policy is invalid: exit code 1.
     InvalidPolicy,
@@ -20,7 +20,7 @@ pub enum CommandOutcome {
     Denied,
 }
 
-/// Why a command failed, with the exit code that says so.
+/// The error of a failed command, with its exit code.
 #[derive(Debug, Display, Error)]
 #[display("{why}")]
 pub struct CliError {
@@ -31,7 +31,7 @@ pub struct CliError {
 #[derive(Debug, Display)]
 enum ErrorCause {
     Text(String),
-    /// The policy has errors, each of which is shown.
+    /// The policy is invalid. Each of its errors is shown.
     #[display("{POLICY_HAS_ERRORS}\n{_0}")]
     Rejected(Box<LoadError>),
 }
@@ -44,17 +44,17 @@ impl CliError {
         Self { exit_code, why }
     }
 
-    /// The arguments are wrong.
+    /// An error in the arguments.
     pub(crate) fn usage(why: impl fmt::Display) -> Self {
         Self::new(2, why)
     }
 
-    /// It couldn't be done.
+    /// An error while running the command.
     pub(crate) fn failed(why: impl fmt::Display) -> Self {
         Self::new(1, why)
     }
 
-    /// The errors of the policy, if they are why.
+    /// The errors of the policy, if an invalid policy is the cause.
     pub(crate) fn policy_errors(&self) -> Option<&LoadError> {
         match &self.why {
             ErrorCause::Rejected(rejected) => Some(rejected),
@@ -62,7 +62,7 @@ impl CliError {
         }
     }
 
-    /// The same, of the errors of a policy only the likeliest cause, as a log has it.
+    /// The same error in one line, for a log: of a policy's errors only the likeliest cause.
     pub(crate) fn in_one_line(self) -> Self {
         match self.policy_errors() {
             Some(rejected) => Self::failed(rejected.summary()),
@@ -70,18 +70,18 @@ impl CliError {
         }
     }
 
-    /// The same, told by another exit code.
+    /// The same error with another exit code.
     pub(crate) fn with_exit_code(self, exit_code: u8) -> Self {
         Self { exit_code, ..self }
     }
 
-    /// The exit code that tells scripts what is at fault: 2 for usage errors, as clap does, 3 for what a conversion would
-    /// lose, 128 and the signal's number for a signal, and 1 for other errors.
+    /// The exit code, which names the fault for scripts: 2 for usage errors, as in clap; 3 for a conversion that
+    /// would lose something; 128 and the signal's number for a signal; 1 for other errors.
     pub const fn exit_code(&self) -> u8 {
         self.exit_code
     }
 
-    /// The error as text with what it is, in color where there is to be some.
+    /// The error as text, with its label, in color if enabled.
     pub fn rendered(&self, color: Color) -> String {
         let error = color.error_label();
         match &self.why {

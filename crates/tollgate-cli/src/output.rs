@@ -1,4 +1,4 @@
-//! What commands write: reports as text or as JSON, and tables.
+//! Writes output: reports as text or as JSON, and tables.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::outcome::CliError;
 
-/// What came of writing the output. A reader that went away, as `head` does, is no error.
+/// The result of writing the output. A closed pipe, as after `head`, is no error.
 pub(crate) fn map_write_error(result: io::Result<()>) -> Result<(), CliError> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(write_error(error)),
@@ -16,7 +16,7 @@ pub(crate) fn map_write_error(result: io::Result<()>) -> Result<(), CliError> {
     }
 }
 
-/// The output can't be written.
+/// The error for output that can't be written.
 pub(crate) fn write_error(error: impl fmt::Display) -> CliError {
     CliError::failed(format_args!("can't write the output: {error}"))
 }
@@ -40,14 +40,14 @@ pub(crate) fn write_report(
     })
 }
 
-/// Where the cells of a column stand.
+/// The alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColumnAlign {
     Left,
     Right,
 }
 
-/// Rows of as many cells, two spaces between them, without space at the end of a line.
+/// A table of rows with the same number of cells, two spaces apart, without trailing space.
 pub(crate) fn format_columns(rows: &[Vec<String>], align: impl Fn(usize) -> ColumnAlign) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -69,7 +69,7 @@ pub(crate) fn format_columns(rows: &[Vec<String>], align: impl Fn(usize) -> Colu
     lines
 }
 
-/// How many there are of something, such as `2 warnings`.
+/// A count with its noun, such as `2 warnings`.
 pub(crate) fn pluralize(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
@@ -77,7 +77,7 @@ pub(crate) fn pluralize(number: usize, what: &str) -> String {
     }
 }
 
-/// A number with its thousands apart: `1,234,567`.
+/// A number with thousands separators: `1,234,567`.
 pub(crate) fn format_thousands(number: u64) -> String {
     HumanCount(number).to_string()
 }

@@ -1,8 +1,7 @@
-//! `tollgate pipe`: limits the lines of standard input, and writes those that pass to standard output, byte by byte
-//! as they came.
+//! `tollgate pipe`: rate-limits the lines of standard input, and writes lines that pass unchanged to standard output.
 //!
-//! A thread reads ahead into a few buffers. So a signal ends the reading at once, and what was read by then is still
-//! decided and written.
+//! A thread reads ahead into a few buffers, so a signal stops the reading immediately. Lines that were read by then
+//! are still decided and written.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -22,14 +21,15 @@ mod lines;
 
 use lines::{LineFilter, LineLimiter};
 
-/// How much is read at once.
+/// The size of a read buffer.
 const READ_BUFFER_BYTES: usize = 256 << 10;
-/// How many buffers are read ahead.
+/// The number of buffers that are read ahead.
 const READ_AHEAD_BUFFERS: usize = 4;
-/// The longest line that is held together; a longer one is decided by its beginning, and passes or not as a whole.
+/// The longest line that is buffered as a whole. A longer line is decided by its beginning, and still passes or is
+/// dropped as a whole.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// The limit, in the words of `tollgate pipe`.
+/// Options of `tollgate pipe`.
 ///
 /// ```
 /// use clap::Parser;
@@ -45,16 +45,17 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
-Lines that pass are written as they came, byte by byte; a last line without a newline stays without one. What
-was dropped is told at the end on standard error.
+Lines that pass are written unchanged, byte by byte; a last line without a newline stays without one. The
+number of dropped lines is reported on standard error at the end.
 
-With --key, each match of the regular expression has a limit of its own: its first group if it has one, else all
-of the match. Lines that don't match have one limit together.
+With --key, each match of the regular expression has a limit of its own: its first group if it has one, or else
+the whole match. Lines that don't match share one limit.
 
-When the reader of standard output goes away, as head does, it ends without an error. On Ctrl-C or a SIGTERM it reads no more;
-lines that it has read already are decided (with --wait those that need not wait) and written. A second one ends it at once.
+When the reader of standard output closes it, as head does, the command ends without an error. Ctrl-C or SIGTERM stops
+the reading. Lines that were read by then are decided (with --wait only those that need not wait) and written. A
+second signal ends the command immediately.
 
-Exit code 0: all was read, or nobody reads any more; 1: something can't be read or written; 2: the arguments are wrong;
+Exit code 0: all input was read, or the output was closed; 1: reading or writing failed; 2: wrong arguments;
 130, 143: a signal ended it.
 
 Examples:
@@ -63,25 +64,25 @@ Examples:
   journalctl -f | tollgate pipe --rate 5/m --key 'unit=(\\S+)'")]
 #[group(skip)]
 pub struct PipeOptions {
-    /// How many lines may pass, such as 100/s or 5/m; a burst may be part of it.
+    /// The rate of lines that pass, such as 100/s or 5/m. It may include a burst.
     #[arg(long, value_name = "RATE")]
     pub rate: Rate,
-    /// How many lines may pass at once; as many as the rate's count if nothing is said.
+    /// The burst: how many lines may pass at one instant. The default is the rate's count.
     #[arg(long, value_name = "LINES")]
     pub burst: Option<u64>,
-    /// Drop lines that are too many, which is what happens if nothing is said.
+    /// Drop lines over the limit. This is the default.
     #[arg(long, conflicts_with = "wait")]
     pub drop: bool,
-    /// Hold lines back until they may pass, and whoever writes them.
+    /// Delay lines until they may pass, which also blocks the program that writes them.
     #[arg(long)]
     pub wait: bool,
-    /// Limit lines apart by what this regular expression finds in them.
+    /// A regular expression whose match is the key of a line. Each key has a limit of its own.
     #[arg(long, value_name = "REGEX")]
     pub key: Option<String>,
-    /// How many keys are told apart; others share one limit.
+    /// The most keys with limits of their own. Further keys share one limit.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub keys: usize,
-    /// Whether a summary is written to standard error.
+    /// When to write a summary to standard error.
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     pub summary: Summary,
 }
@@ -89,28 +90,28 @@ pub struct PipeOptions {
 /// When a summary is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Summary {
-    /// If lines were dropped.
+    /// Only if lines were dropped.
     #[default]
     Auto,
-    /// In any case.
+    /// Always.
     Always,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
-/// What became of the lines.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PipeReport {
-    /// Lines that were written.
+    /// Lines that passed.
     pub passed: u64,
-    /// Lines that were not.
+    /// Lines that were dropped.
     pub dropped: u64,
-    /// The signal that ended it.
+    /// The signal that ended the run, if any.
     pub interrupted: Option<i32>,
 }
 
 impl PipeReport {
-    /// Whether people are told.
+    /// Whether to write the summary.
     pub fn should_print(&self, summary: Summary) -> bool {
         match summary {
             Summary::Auto => self.dropped > 0,
@@ -128,10 +129,10 @@ impl fmt::Display for PipeReport {
     }
 }
 
-/// Limits the lines of standard input by real time, until a signal ends it. The summary goes to `notes`.
+/// Rate-limits the lines of standard input in real time, until its end or a signal. The summary goes to `notes`.
 ///
 /// # Errors
-/// As [`pipe`], and when a signal ended it.
+/// As [`pipe`], or a signal ended the run.
 pub fn pipe_standard_input(
     options: &PipeOptions,
     out: &mut impl Write,
@@ -141,7 +142,7 @@ pub fn pipe_standard_input(
     let interrupt = InterruptSource::by(listen_for_signals().map_err(wrong)?);
     let report = pipe(options, io::stdin(), out, Monotonic::new(), &interrupt)?;
     if report.should_print(options.summary) {
-        // There is nobody left to tell when standard error is closed.
+        // Standard error may be closed, and then there is nowhere to report it.
         let _ = writeln!(notes, "tollgate pipe: {report}");
     }
     match report.interrupted {
@@ -153,7 +154,7 @@ pub fn pipe_standard_input(
     }
 }
 
-/// What is read, and what ends the reading.
+/// Input, its end, an error of reading it, or a signal.
 enum InputEvent {
     Bytes(Vec<u8>),
     End,
@@ -161,19 +162,19 @@ enum InputEvent {
     Signal(i32),
 }
 
-/// Says that it is enough, from another thread.
+/// Interrupts a run from another thread.
 #[derive(Debug)]
 pub struct InterruptSource {
     signals: Option<Receiver<i32>>,
 }
 
 impl InterruptSource {
-    /// Nothing ends it but the end of its input.
+    /// A source that never interrupts.
     pub const fn never() -> Self {
         Self { signals: None }
     }
 
-    /// It ends when a number of a signal comes out of this.
+    /// A source that interrupts the run when the channel receives the number of a signal.
     pub const fn by(signals: Receiver<i32>) -> Self {
         Self {
             signals: Some(signals),
@@ -184,12 +185,12 @@ impl InterruptSource {
         self.signals.as_ref()?.try_recv().ok()
     }
 
-    /// Waits for so long, or until it is enough.
+    /// Waits for a duration or until an interrupt. Returns the signal.
     fn wait_for_signal(&self, time: Duration) -> Option<i32> {
         match self.signals.as_ref().map(|hear| hear.recv_timeout(time)) {
             Some(Ok(signal)) => Some(signal),
             Some(Err(mpsc::RecvTimeoutError::Timeout)) => None,
-            // Nobody will say so any more, but the time is waited for all the same.
+            // No signal can arrive any more, but the wait must still last its full time.
             Some(Err(mpsc::RecvTimeoutError::Disconnected)) | None => {
                 thread::park_timeout(time);
                 None
@@ -198,11 +199,10 @@ impl InterruptSource {
     }
 }
 
-/// Limits the lines of `input` into `out`, on this clock.
+/// Rate-limits the lines of `input` into `out`, with this clock.
 ///
 /// # Errors
-/// [`CliError`], for arguments that can't be used, and for what can't be read or written. A reader of `out` that
-/// went away is none.
+/// The arguments are invalid, or reading or writing fails. If the reader of `out` has closed it, that is no error.
 pub fn pipe<C: Clock + Clone>(
     options: &PipeOptions,
     input: impl Read + Send + 'static,
@@ -213,7 +213,7 @@ pub fn pipe<C: Clock + Clone>(
     let gate = LineLimiter::new(options, clock)?;
     let (sender, inputs) = mpsc::sync_channel(READ_AHEAD_BUFFERS);
     let (back, empty) = mpsc::channel();
-    // It may be blocked in a read for ever, so nobody waits for it.
+    // The thread may be blocked in a read forever, so it is not joined.
     thread::spawn(move || read_input(input, &sender, &empty));
     let mut lines = LineFilter::new(gate, out, interrupt);
     let failed = |what: &str, error| CliError::failed(format_args!("can't {what}: {error}"));
@@ -247,7 +247,7 @@ fn process_inputs<C: Clock>(
             InputEvent::Signal(signal) => lines.interrupt(signal),
         }
         if lines.signal().is_some() {
-            // What was read by now is the last.
+            // Input that was read before the signal is still decided.
             while let Ok(InputEvent::Bytes(bytes)) = inputs.try_recv() {
                 lines.process_bytes(&bytes)?;
             }
@@ -258,7 +258,7 @@ fn process_inputs<C: Clock>(
     Ok(ended.map(|()| lines.signal()))
 }
 
-/// How long a signal may take to be noticed while nothing comes, or a line waits.
+/// The longest delay before a signal is noticed while no input arrives or a line waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 fn next_input(inputs: &Receiver<InputEvent>, interrupt: &InterruptSource) -> InputEvent {
@@ -297,8 +297,8 @@ fn read_input(mut input: impl Read, sender: &SyncSender<InputEvent>, empty: &Rec
     }
 }
 
-/// The numbers of signals that ask to end, as they come. From when this returns the first doesn't end the process by itself; the
-/// second does, at once: whoever asks twice may have a reader that takes nothing, and then the first is never looked at.
+/// A channel of the signals that ask the process to end. Once this returns, the first signal no longer ends the
+/// process. The second ends it immediately, in case a blocked reader keeps the first from being noticed.
 fn listen_for_signals() -> io::Result<Receiver<i32>> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let (sender, signals) = mpsc::channel();
@@ -320,7 +320,7 @@ fn listen_for_signals() -> io::Result<Receiver<i32>> {
                         std::process::exit(128 + number);
                     }
                     if sender.send(number).is_err() {
-                        // Nobody listens any more, and the process is about to end.
+                        // The receiver is closed, so the process is about to end.
                         return;
                     }
                 }

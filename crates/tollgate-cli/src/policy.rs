@@ -1,5 +1,4 @@
-//! Commands on a policy file: is it right, what does it do to one request, what would another change, and what is
-//! theirs in our words.
+//! Commands on policy files: check, explain, compare and convert them.
 
 mod check;
 mod convert;

@@ -34,13 +34,13 @@ pub use signals::EndSignal;
 use signals::Signals;
 use systemd::ServiceManager;
 
-/// A store is given so long to answer for the first time.
+/// How long a store may take to answer for the first time.
 const STORE_READY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What was said before it serves, and when it ends, is given so long to be written.
+/// How long the log may take to be written before the service starts, and when it ends.
 const LOG_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The policy of those who have none yet.
+/// The example policy, for a start without one.
 const EXAMPLE_POLICY: &str = include_str!("serve/example.yaml");
 
 impl ServeOptions {
@@ -55,7 +55,7 @@ impl ServeOptions {
         }
     }
 
-    /// What was asked for makes sense together.
+    /// Checks that the options fit together.
     fn validate(&self) -> Result<(), CliError> {
         let wrong = |why: String| Err(CliError::usage(why));
         if self.is_in_memory() && self.require_store {
@@ -95,7 +95,7 @@ impl ServeOptions {
         self.validate_addresses().map_err(CliError::usage)
     }
 
-    /// Somebody can ask, and each listener has an address of its own.
+    /// Checks that at least one listener is on, and that each has an address of its own.
     fn validate_addresses(&self) -> Result<(), String> {
         let all = self.listeners();
         let is_off = |(.., address): &(_, _, &Address)| **address == Address::Disabled;
@@ -129,7 +129,7 @@ impl ServeOptions {
         for warning in self.warnings(&checked) {
             log.warn(&warning, &[]);
         }
-        // Whoever starts it reads them before all else.
+        // Warnings come before all other output, so they are written first.
         log.drain(LOG_DRAIN_TIMEOUT);
         let policy = checked.policy;
         let (server, redis) = if self.is_in_memory() {
@@ -156,7 +156,8 @@ impl ServeOptions {
         Ok(RunningService { server, redis })
     }
 
-    /// The store. One that can't be asked now may be later; one that won't be without a change is an error.
+    /// Connects to the store. A temporary error is not fatal, because the store may answer later. An error that needs
+    /// a change of the settings is.
     async fn connect_store(&self, log: &Log, events: StoreEvents) -> Result<Redis, CliError> {
         let builder = Redis::builder(&self.backend);
         let builder = builder.map_err(CliError::usage)?;
@@ -183,16 +184,16 @@ impl ServeOptions {
     }
 }
 
-/// A service that runs, and the store that it counts in.
+/// A running service, and the store that it counts in.
 struct RunningService {
     server: Server,
     redis: Option<Redis>,
 }
 
-/// Serves until it is told to end. What it serves is said to `out`, and what happens to it on standard error.
+/// Runs the service until a signal ends it. The addresses go to `out`, and the log to standard error.
 ///
 /// # Errors
-/// What keeps it from starting.
+/// The service can't start.
 pub fn run_service(options: &ServeOptions, out: &mut impl Write) -> Result<(), CliError> {
     let log = options.observability.open_log().map_err(CliError::failed)?;
     let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
@@ -229,7 +230,7 @@ pub fn run_service(options: &ServeOptions, out: &mut impl Write) -> Result<(), C
         let log = started.server.log().clone();
         let leave = async {
             if let Some(redis) = started.redis {
-                // Others needn't wait until what it has runs out.
+                // Returning leased tokens lets other nodes use them before the leases expire.
                 log_store_close(&log, redis.close().await);
             }
         };
@@ -243,13 +244,13 @@ pub fn run_service(options: &ServeOptions, out: &mut impl Write) -> Result<(), C
             )
         })
     });
-    // What still runs in the background isn't waited for.
+    // Background tasks are not awaited.
     runtime.shutdown_background();
     log.drain(LOG_DRAIN_TIMEOUT);
     ended
 }
 
-/// Says whether what was taken in advance went back.
+/// Logs whether leased tokens were returned.
 fn log_store_close(log: &Log, closed: RefundResult) {
     match closed {
         RefundResult::Refunded => {
@@ -264,7 +265,8 @@ fn log_store_close(log: &Log, closed: RefundResult) {
     }
 }
 
-/// A thread for each core; with one core the thread that is there already, which has nobody to share with.
+/// A runtime with a thread for each core. A single core gets a runtime on the current thread, because there is no
+/// other work to share.
 fn build_runtime() -> io::Result<tokio::runtime::Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut builder = if cores == 1 {

@@ -1,7 +1,7 @@
-//! A client of services: where they are, how to connect to them, and one request of HTTP.
+//! A client of services: addresses, connections, and single HTTP requests.
 //!
-//! A command sends one request and ends, so it needs neither a pool nor a runtime, and the same few lines serve TCP, TLS
-//! and UNIX sockets.
+//! A command sends one request and ends, so it needs neither a pool nor a runtime. The same code serves TCP, TLS and
+//! Unix sockets.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,27 +11,27 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long a service may take to connect, to read and to answer.
+/// The timeout to connect, to read and to write.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest answer that is read.
+/// The largest response that is read.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
-/// The most header fields of an answer.
+/// The most header fields of a response.
 const MAX_RESPONSE_HEADERS: usize = 64;
 
-/// Where a service listens.
+/// The address of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAddress {
-    /// On TCP.
+    /// A TCP address.
     Tcp {
-        /// A name or an address.
+        /// A host name or an IP address.
         host: String,
-        /// Its port.
+        /// The port.
         port: u16,
-        /// Whether it was said to speak TLS.
+        /// Whether the address is an https URL, so that the connection uses TLS.
         is_https: bool,
     },
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for ServiceAddress {
     }
 }
 
-/// A connection of any kind.
+/// A connection of any transport.
 pub(crate) trait Connection: Read + Write {}
 impl<T: Read + Write> Connection for T {}
 
@@ -96,7 +96,7 @@ pub(crate) fn connect(place: &ServiceAddress) -> io::Result<Box<dyn Connection>>
     }
 }
 
-/// Connects to the first address of a name that takes it.
+/// Connects to the first address of a host that accepts.
 pub(crate) fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name leads nowhere");
     for address in format!("{host}:{port}").to_socket_addrs()? {
@@ -113,17 +113,17 @@ pub(crate) fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// One request of HTTP.
+/// An HTTP request.
 #[derive(Debug)]
 pub(crate) struct HttpRequest {
     pub(crate) method: &'static str,
     pub(crate) path: String,
     pub(crate) token: Option<String>,
-    /// JSON, or nothing.
+    /// A JSON body, or an empty one.
     pub(crate) body: String,
 }
 
-/// What was answered.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,
@@ -131,7 +131,7 @@ pub(crate) struct HttpResponse {
 }
 
 impl HttpRequest {
-    /// Sends it to a place that `stream` leads to, and reads the answer.
+    /// Sends the request over the stream, and reads the response.
     pub(crate) fn send(
         &self,
         place: &ServiceAddress,
@@ -176,7 +176,7 @@ impl HttpRequest {
 }
 
 impl HttpResponse {
-    /// The answer, once all of it was read.
+    /// The response, once it was read in full.
     fn parse(read: &[u8]) -> io::Result<Option<Self>> {
         let mut fields = [httparse::EMPTY_HEADER; MAX_RESPONSE_HEADERS];
         let mut head = httparse::Response::new(&mut fields);
@@ -198,12 +198,12 @@ impl HttpResponse {
     }
 }
 
-/// What was answered isn't what such a service answers.
+/// The error for a response that a Tollgate service wouldn't send.
 pub(crate) fn invalid_response(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// The first line of a file that holds a secret.
+/// The first line of a file that has a secret.
 pub(crate) fn read_secret_line(file: &std::path::Path) -> io::Result<Option<String>> {
     let text = std::fs::read_to_string(file)?;
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());

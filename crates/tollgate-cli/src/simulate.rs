@@ -1,6 +1,6 @@
-//! `tollgate simulate`: one traffic pattern through every algorithm on virtual time.
+//! `tollgate simulate`: runs a traffic pattern through every algorithm on virtual time.
 //!
-//! The flow is [`pattern`] → [`runner`] → [`AlgorithmReport`]; nothing here reads a clock.
+//! The flow is [`pattern`] → [`runner`] → [`AlgorithmReport`]. Nothing here reads a clock.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use crate::output::{write_error, write_report};
 use crate::policy::{DescriptorArg, FactArg, parse_duration};
 use runner::{AlgorithmForm, RunResult};
 
-/// The limit and the traffic, in the words of `tollgate simulate`.
+/// Options of `tollgate simulate`.
 ///
 /// ```
 /// use tollgate_cli::simulate::{SimulateOptions, Pattern, simulate_algorithms};
@@ -45,10 +45,10 @@ use runner::{AlgorithmForm, RunResult};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-The traffic follows the rate's count and period: at 100/m the pattern plays in minutes. A period
-below a second is repeated until it fills one. \"zero\" and \"unlimited\" get the traffic of 100/s.
+The traffic follows the rate's count and period: at 100/m the pattern takes minutes. A period
+below a second is repeated until it fills a second. \"zero\" and \"unlimited\" get the traffic of 100/s.
 
-Exit code 0: it was played; 1: the policy has errors; 2: the arguments are wrong.
+Exit code 0: the simulation ran; 1: the policy has errors; 2: the arguments are wrong.
 
 Examples:
   tollgate simulate
@@ -59,43 +59,43 @@ Examples:
   tollgate simulate --adaptive
   tollgate simulate --adaptive --law little --law gradient2 --scenario recovers --svg limits.svg")]
 pub struct SimulateOptions {
-    /// A policy file, or a folder whose files are one policy, or - for standard input: plays the
-    /// traffic against it instead of against each algorithm.
+    /// A policy file, or a folder whose files are one policy, or - for standard input. Runs the traffic through the
+    /// policy instead of each algorithm.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// What is known of every request, as name=value, for a policy; again for each fact.
+    /// A fact of every request, as name=value, for a policy; repeat it for each fact.
     #[arg(long = "fact", value_name = "NAME=VALUE", requires = "file")]
     pub facts: Vec<FactArg>,
     /// The domain of every request, for a file in envoyproxy/ratelimit's form.
     #[arg(long, value_name = "NAME", requires = "file", requires = "descriptors")]
     pub domain: Option<String>,
-    /// A descriptor of every request, as key=value,key2=value2; again for each.
+    /// A descriptor of every request, as key=value,key2=value2; repeat it for each.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,…", requires = "domain")]
     pub descriptors: Vec<DescriptorArg>,
-    /// The limit, such as "100/s burst 200", "10 per 250ms", "zero" or "unlimited"; with a policy
-    /// it only says how much traffic there is.
+    /// The limit, such as "100/s burst 200", "10 per 250ms", "zero" or "unlimited". With a policy it only sets the
+    /// amount of traffic.
     #[arg(long, value_name = "RATE", default_value = DEFAULT_RATE)]
     pub rate: Rate,
-    /// The traffic to play.
+    /// The traffic pattern.
     #[arg(long, value_enum, value_name = "PATTERN", default_value_t)]
     pub pattern: Pattern,
-    /// Where the random numbers of the poisson pattern start; the same seed, the same traffic.
+    /// The seed of the poisson pattern. The same seed gives the same traffic.
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_SEED)]
     pub seed: u64,
-    /// How long each request that passes runs, for a policy with slots: 0ms lets it end at once.
+    /// How long each request that passes runs, for a policy with concurrency limits; 0ms ends it immediately.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration, requires = "file")]
     pub hold: Duration,
-    /// Plays laws that find a limit by themselves instead, in a queueing simulator.
+    /// Simulate the algorithms of adaptive limits instead, with a model of a queueing server.
     #[arg(long, conflicts_with_all = ["file", "rate", "pattern"])]
     pub adaptive: bool,
-    /// The law to play: little, aimd, vegas, gradient, gradient2, windowed, bbr, latency or self-tuning; again for
-    /// each. The default is little.
+    /// The adaptive algorithm: little, aimd, vegas, gradient, gradient2, windowed, bbr, latency or self-tuning;
+    /// repeat it for each. The default is little.
     #[arg(long = "law", value_name = "LAW", requires = "adaptive")]
     pub laws: Vec<AdaptiveAlgorithm>,
-    /// The scenario to play it in, instead of all.
+    /// The scenario, instead of all.
     #[arg(long, value_name = "SCENARIO", requires = "adaptive", value_parser = scenario_names())]
     pub scenario: Option<String>,
-    /// Draws limit, calls in flight, latency and goodput over time into this file.
+    /// Write a chart of limit, calls in flight, latency and goodput over time to this SVG file.
     #[arg(long, value_name = "FILE", requires = "scenario")]
     pub svg: Option<PathBuf>,
     /// Print one JSON object instead of the table and the plot.
@@ -104,7 +104,7 @@ pub struct SimulateOptions {
 }
 
 impl Default for SimulateOptions {
-    /// What they are where the command line says nothing.
+    /// The defaults of the command line.
     fn default() -> Self {
         let matches = Self::augment_args(clap::Command::new("simulate")).get_matches_from([""]);
         Self::from_arg_matches(&matches).expect("no option is required")
@@ -122,7 +122,7 @@ fn scenario_names() -> clap::builder::PossibleValuesParser {
 const DEFAULT_RATE: &str = "100/s burst 100";
 const DEFAULT_SEED: u64 = 1;
 
-/// What became of one algorithm: its run, unless it refused the rate, and what there is to say.
+/// The result for one algorithm: its run, unless it can't represent the rate, and a note.
 #[derive(Debug)]
 struct AlgorithmRun {
     form: AlgorithmForm,
@@ -130,7 +130,7 @@ struct AlgorithmRun {
     note: Option<String>,
 }
 
-/// Plays what the options say, and writes the report.
+/// Runs the simulation, and writes the report.
 pub(crate) fn run_simulation(
     options: &SimulateOptions,
     out: &mut impl Write,
@@ -150,11 +150,11 @@ pub(crate) fn run_simulation(
     write_report(&report, options.json, out)
 }
 
-/// Plays the traffic through every algorithm.
+/// Runs the traffic through every algorithm.
 ///
 /// # Errors
-/// The pattern can't be played at this rate. An algorithm that refuses the rate is no error: its
-/// line says why.
+/// The pattern can't be played at this rate. If an algorithm can't represent the rate, that is no error: its line in
+/// the report has the reason.
 pub fn simulate_algorithms(options: &SimulateOptions) -> Result<AlgorithmReport, PatternError> {
     let traffic = options.pattern.traffic(options.rate, options.seed)?;
     let trials = AlgorithmForm::ALL.map(|form| AlgorithmRun::new(form, options.rate, &traffic));
@@ -166,7 +166,7 @@ impl AlgorithmRun {
         let (run, note) = match runner::run(form, rate, &traffic.arrivals) {
             Ok(run) => (Some(run), None),
             Err(refusal) => {
-                // A window knows only its count, so it can still be compared without the burst.
+                // A window has no burst besides its count, so the algorithm is run without the burst.
                 let plain = rate.burst(rate.count());
                 let reason = rejection_reason(rate, &refusal);
                 match runner::run(form, plain, &traffic.arrivals) {
@@ -188,7 +188,7 @@ impl AlgorithmRun {
     }
 }
 
-/// Why an algorithm refused the rate, without naming the rate again: the report opens with it.
+/// Why an algorithm can't represent the rate. The report begins with the rate, so the reason doesn't repeat it.
 fn rejection_reason(rate: Rate, refusal: &LimitError) -> String {
     let text = refusal.to_string();
     match text.strip_prefix(&format!("rate \"{rate}\": ")) {
@@ -197,7 +197,7 @@ fn rejection_reason(rate: Rate, refusal: &LimitError) -> String {
     }
 }
 
-/// Says so when more than the count passed within one period, which only a boundary explains.
+/// A note if more than the count passed within one period, which happens only across a window boundary.
 fn boundary_burst_note(rate: Rate, run: &RunResult) -> Option<String> {
     let period = rate.period()?;
     let peak = run.peak(period);
@@ -211,7 +211,7 @@ fn boundary_burst_note(rate: Rate, run: &RunResult) -> Option<String> {
     })
 }
 
-/// How the queue reads the rate: its pace is the rate and its room is the burst.
+/// A note on how the queue reads the rate: it releases at the rate, and its capacity is the burst.
 fn queue_note(rate: Rate) -> String {
     match rate.period() {
         Some(period) => format!(

@@ -1,4 +1,4 @@
-//! Where the admin listener is, by what it is trusted, and which token it takes.
+//! The connection to an admin listener: its address, the authorities to trust, and the token.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -20,10 +20,10 @@ use crate::service_client::{
     read_secret_line,
 };
 
-/// How a service is reached.
+/// How to reach the service.
 #[derive(Args, Clone, Debug)]
 pub struct ConnectOptions {
-    /// Where its admin listener is: an address, a port, unix:PATH, or https://HOST:PORT.
+    /// The admin listener: an address, a port, unix:PATH, or https://HOST:PORT.
     #[arg(
         long,
         global = true,
@@ -32,7 +32,8 @@ pub struct ConnectOptions {
         default_value = "127.0.0.1:6070"
     )]
     pub admin: ServiceAddress,
-    /// A file whose first line is the operators' token; without, the one that a service of this user has made.
+    /// A file whose first line is the operators' token. The default is the token that a service of this user has
+    /// generated.
     #[arg(
         long,
         global = true,
@@ -40,13 +41,13 @@ pub struct ConnectOptions {
         value_name = "FILE"
     )]
     pub token_file: Option<PathBuf>,
-    /// The folder of the service's --state, where its token is, too.
+    /// The folder of the service's --state, which also has its token.
     #[arg(long, global = true, env = "TOLLGATE_STATE", value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// A PEM file with the authorities of the service's certificate: it is asked by TLS.
+    /// A PEM file with the authorities of the service's certificate. Connects with TLS.
     #[arg(long, global = true, env = "TOLLGATE_ADMIN_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// A PEM file with the operator's own certificate.
+    /// A PEM file with the operator's certificate.
     #[arg(
         long,
         global = true,
@@ -67,7 +68,7 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Sends a request, and returns the body of the answer.
+    /// Sends a request, and returns the body of the response.
     pub(super) fn send(
         &self,
         mut request: HttpRequest,
@@ -89,7 +90,7 @@ impl ConnectOptions {
                 } else {
                     if !has_leased_tokens {
                         let why = "the token is sent in plain text: use https:// and --ca";
-                        // Nobody is left to tell if that is closed.
+                        // Standard error may be closed, and then there is nowhere to report it.
                         let _ = writeln!(notes, "warning: {why}");
                     }
                     request.send(&self.admin, stream)
@@ -165,7 +166,7 @@ impl ConnectOptions {
         let mut wrong = Vec::new();
         for place in &places {
             match read_secret_line(place) {
-                // What can't stand in a field of HTTP was never a token of a service.
+                // A service accepts only tokens that fit an HTTP header field.
                 Ok(Some(token)) if token.bytes().all(|byte| matches!(byte, b' '..=b'~')) => {
                     return Ok(token);
                 }
@@ -179,7 +180,7 @@ impl ConnectOptions {
         )))
     }
 
-    /// Where a service of this user puts the token that it makes.
+    /// The files in which a service of this user may have put its generated token.
     fn generated_token_files(&self) -> Vec<PathBuf> {
         let address = match &self.admin {
             ServiceAddress::Unix(path) => Address::Unix(path.clone(), 0),
@@ -189,7 +190,7 @@ impl ConnectOptions {
     }
 }
 
-/// What is wrong with the file that a flag names.
+/// The error for a file that a flag names.
 fn file_error<E: fmt::Display>(flag: &str, file: &Path) -> impl Fn(E) -> CliError {
     move |why| CliError::usage(format_args!("--{flag} {}: {why}", file.display()))
 }
@@ -203,7 +204,7 @@ fn read_certificates(flag: &str, file: &Path) -> Result<Vec<CertificateDer<'stat
     Ok(read)
 }
 
-/// What was answered, if it was done; else why not.
+/// The body of a successful response. Another response is an error.
 fn response_body(reply: HttpResponse) -> Result<String, CliError> {
     if reply.status == 200 {
         return Ok(reply.body);

@@ -1,4 +1,4 @@
-//! What a service answers, as people read it.
+//! Renders responses of an admin listener as text.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::AdminCommand;
 use crate::output::{ColumnAlign, format_columns};
 use crate::policy::format_duration;
 
-/// Text that somebody else has chosen, without what a terminal would obey.
+/// Text from an untrusted source, without terminal control sequences.
 pub(super) fn escape_terminal(text: &str) -> String {
     escaped(text).into_owned()
 }
 
-/// What was answered to a question.
+/// The response to a command.
 pub(super) fn render_response(ask: &AdminCommand, answer: &Value) -> String {
     match ask {
         AdminCommand::Rules => rules_table(answer),
@@ -47,7 +47,7 @@ fn array_items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// A value in a table. Nothing is a dash.
+/// A table cell. An empty value is a dash.
 fn cell_text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -56,7 +56,7 @@ fn cell_text(value: &Value) -> String {
     }
 }
 
-/// Several of them in one.
+/// Several values in one cell.
 fn joined_cells(value: &Value) -> String {
     let all: Vec<_> = array_items(value).map(cell_text).collect();
     if all.is_empty() {
@@ -72,7 +72,7 @@ fn duration_text(value: &Value) -> String {
     seconds.map_or_else(|| "never".to_owned(), format_duration)
 }
 
-/// A table of rows under their heads, which a comma parts; columns of nothing but numbers stand to the right.
+/// A table with a header row. The heads are separated by commas, and columns of only numbers are aligned right.
 fn format_table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
     let heads = heads.split(", ").map(str::to_owned).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
@@ -87,7 +87,7 @@ fn format_table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String 
     })
 }
 
-/// The cells of an object's fields, by their names.
+/// The cells of an object's fields, by name.
 fn field_cells(object: &Value, names: &str) -> Vec<String> {
     let names = names.split(", ");
     names.map(|name| cell_text(&object[name])).collect()
@@ -163,7 +163,7 @@ fn keys_text(answer: &Value) -> String {
         let is = |act: &str| {
             array_items(&key["overrides"]).any(|one| one["act"] == act && one["effect"] == "in force")
         };
-        // In this order, as the service decides.
+        // A block has precedence over a bypass, as in the service.
         let ordered = match (is("block"), is("bypass")) {
             (true, _) => Some("but blocked"),
             (false, true) => Some("but bypassed: passes, and isn't counted"),
@@ -179,7 +179,7 @@ fn keys_text(answer: &Value) -> String {
     text
 }
 
-/// What a key has left of one limit, and what becomes of the next request, unless something is ordered.
+/// What a key has remaining of one limit, and the decision on the next request unless an override decides.
 fn limit_text(limit: &Value, ordered: Option<&str>) -> String {
     let (kind, total) = (cell_text(&limit["limit"]), cell_text(&limit["of"]));
     let is_allowed = limit["allowed"] == true;
@@ -195,7 +195,7 @@ fn limit_text(limit: &Value, ordered: Option<&str>) -> String {
     let next = match ordered {
         Some(ordered) => ordered.to_owned(),
         None if is_allowed => "the next passes".to_owned(),
-        // Of slots nobody knows when one is free.
+        // It is unknown when a permit will be released.
         None if retry.as_f64() == Some(0.0) => "refused until one is given back".to_owned(),
         None => format!("refused, passes after {}", duration_text(retry)),
     };
@@ -225,7 +225,7 @@ fn overrides_table(orders: &Value) -> String {
     format_table(heads, rows)
 }
 
-/// One order in a line.
+/// An override in one line.
 fn override_text(order: &Value) -> String {
     let said = |value: &Value, before: &str| {
         let text = value
@@ -261,7 +261,7 @@ fn override_text(order: &Value) -> String {
     format!("{id}: {act} {key}{of}{with} until {until}{effect}{before}{acted}")
 }
 
-/// What was forgotten of one rule's key.
+/// What was reset for one rule's key.
 fn reset_text(of: &Value) -> String {
     let (rule, kept) = (cell_text(&of["rule"]), joined_cells(&of["kept"]));
     let forgotten = match joined_cells(&of["reset"]).as_str() {

@@ -1,4 +1,4 @@
-//! One call by gRPC, as Envoy asks: the facts are the entries of one descriptor.
+//! Sends one gRPC call, as Envoy does. The facts are the entries of one descriptor.
 
 use std::io;
 
@@ -17,7 +17,7 @@ use crate::service_client::{ServiceAddress, TIMEOUT, invalid_response};
 
 const METHOD_URL: &str =
     "http://tollgate/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// The most bytes of an answer.
+/// The largest response in bytes.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
 pub(super) fn query_grpc(
@@ -123,7 +123,7 @@ fn encode_request(options: &AskOptions) -> Vec<u8> {
     request.encode_to_vec()
 }
 
-// Envoy's messages (envoy.service.ratelimit.v3), with the fields that are written or read here.
+// Envoy's messages (envoy.service.ratelimit.v3), with only the fields that are used here.
 
 #[derive(Clone, PartialEq, Message)]
 struct RateLimitRequest {
@@ -180,12 +180,12 @@ struct RateLimit {
     name: String,
 }
 
-/// Envoy's units, by their numbers.
+/// The names of Envoy's units, by their numbers.
 const UNITS: [&str; 8] = [
     "", "second", "minute", "hour", "day", "month", "year", "week",
 ];
 
-/// What the service told, by the names that it has elsewhere.
+/// The fields of the response, with the same names as over HTTP.
 fn decode_response(message: &[u8]) -> Option<ServiceAnswer> {
     let response = RateLimitResponse::decode(message).ok()?;
     let mut told = ServiceAnswer::new();
@@ -205,7 +205,7 @@ fn decode_response(message: &[u8]) -> Option<ServiceAnswer> {
                 _ => json!(count),
             };
             told.insert("limit".to_owned(), limit);
-            // A message leaves out what is 0.
+            // A protobuf message omits fields that are 0.
             told.entry("remaining").or_insert(json!(0));
         }
         if status.limit_remaining > 0 {
@@ -231,7 +231,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes with their tag and length, as they are on the wire.
+    /// Writes a length-delimited field: tag, length and bytes.
     fn field(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
         out.extend([tag << 3 | 2, u8::try_from(bytes.len()).unwrap()]);
         out.extend(bytes);

@@ -1,4 +1,4 @@
-//! One command by the protocol of Redis.
+//! Sends one command over the Redis protocol.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -8,7 +8,7 @@ use super::{AskOptions, ServiceAnswer, service_error};
 use crate::policy::FactArg;
 use crate::service_client::{Connection, ServiceAddress, connect, invalid_response};
 
-/// The most bytes of an answer.
+/// The largest response in bytes.
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;
 
 pub(super) fn query_resp(
@@ -21,7 +21,7 @@ pub(super) fn query_resp(
         send_command(reader.get_mut().get_mut(), &["AUTH", password])?;
         read_reply(&mut reader)?;
     }
-    // Decimals and booleans have a form of their own in the third version.
+    // Only version 3 of the protocol has decimals and booleans.
     send_command(reader.get_mut().get_mut(), &["HELLO", "3"])?;
     read_reply(&mut reader)?;
     let name = if options.peek { "TG.PEEK" } else { "TG.CHECK" };
@@ -49,7 +49,7 @@ fn send_command(stream: &mut Box<dyn Connection>, words: &[&str]) -> io::Result<
     stream.flush()
 }
 
-/// Reads one reply of the third version.
+/// Reads one reply of version 3.
 fn read_reply(reader: &mut impl BufRead) -> io::Result<Value> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {

@@ -1,4 +1,4 @@
-//! The tasks: each asks, counts what came, and asks again.
+//! The tasks of a load test: each requests a decision, counts the outcome, and repeats.
 
 use std::io;
 use std::pin::pin;
@@ -18,48 +18,48 @@ use super::target::{LoadTarget, key_name};
 use crate::output::format_thousands;
 use crate::policy::Moment;
 
-/// Decisions that need no waiting are made so many in a row, before other tasks have their turn.
+/// How many decisions without a wait a task makes in a row before it yields to other tasks.
 const DECISIONS_BETWEEN_YIELDS: u32 = 16;
 /// Significant digits of latencies.
 const LATENCY_DIGITS: u8 = 2;
-/// Nanoseconds: what takes longer counts as this.
+/// The longest latency in nanoseconds. Longer ones count as this.
 const MAX_LATENCY_NANOS: u64 = 100_000_000_000;
-/// How often the progress bar moves.
+/// The interval between updates of the progress bar.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What came of all tasks together.
+/// The result of all tasks together.
 #[derive(Debug)]
 pub(super) struct RunResult {
     pub(super) tally: DecisionCounts,
     pub(super) elapsed: Duration,
-    /// By the calendar.
+    /// The start by the wall clock.
     pub(super) started: Moment,
     pub(super) ended: Moment,
-    /// Whether Ctrl-C ended it before its time.
+    /// Whether Ctrl-C ended the run early.
     pub(super) is_interrupted: bool,
 }
 
-/// What came of one task's decisions.
+/// The outcomes of one task's decisions.
 #[derive(Clone, Debug)]
 pub(super) struct DecisionCounts {
     pub(super) admitted: u64,
     pub(super) denied: u64,
     pub(super) fallback_admitted: u64,
     pub(super) fallback_denied: u64,
-    /// Nanoseconds of the decisions that the limit admitted, and of all others.
+    /// Latencies in nanoseconds of admitted decisions, and of all others.
     pub(super) admitted_latency: Histogram<u64>,
     pub(super) other_latency: Histogram<u64>,
 }
 
-/// What all tasks have in common.
+/// The state that all tasks share.
 struct SharedRun {
     target: LoadTarget,
     keys: Box<[String]>,
     cost: u64,
     until: Timestamp,
-    /// Whether to end before that.
+    /// Whether to end before the time is up.
     is_over: AtomicBool,
-    /// Decisions so far, for the progress bar.
+    /// The number of decisions so far, for the progress bar.
     decided: AtomicU64,
 }
 
@@ -83,7 +83,7 @@ pub(super) async fn run_tasks(target: &LoadTarget, options: &LoadOptions) -> io:
         let first = usize::try_from(first).unwrap_or(0);
         tasks.spawn(run_task(Arc::clone(&common), clock, first));
     }
-    // It draws nothing where there is no terminal.
+    // The bar draws nothing without a terminal.
     let bar = ProgressBar::new(as_millis(options.duration));
     let style = ProgressStyle::with_template("{wide_bar} {msg}");
     bar.set_style(style.map_err(io::Error::other)?);
@@ -127,7 +127,7 @@ async fn run_task(
     let mut tally = DecisionCounts::new()?;
     let mut keys = common.keys.iter().cycle().skip(first);
     loop {
-        // The end of one decision is the beginning of the next: one reading of the clock for each.
+        // A decision begins when the previous one ends, so one clock reading per decision is enough.
         let mut at = clock.now();
         for _ in 0..DECISIONS_BETWEEN_YIELDS {
             let Some(key) = keys.next() else {
@@ -197,7 +197,8 @@ impl DecisionCounts {
     }
 }
 
-/// Ends with Ctrl-C. Where that can't be listened for, it ends the process as it always did, and this never ends.
+/// Completes on Ctrl-C. If the handler can't be installed, this never completes, and Ctrl-C ends the process as
+/// usual.
 async fn wait_for_ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! The report of a run: as text through `Display`, as one JSON object through serde.
+//! The report of a load test: as text through `Display`, as one JSON object through serde.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,110 +15,110 @@ use crate::output::format_thousands;
 use crate::policy::parse_duration;
 use crate::simulate::rate_with_burst;
 
-/// What a limit and its store made of the load. The fields of its JSON come in this order.
+/// The result of a load test. Its JSON has the fields in this order.
 ///
-/// What has no meaning is `None`, in JSON null: what only a store has, for one in memory.
+/// A field without a meaning is `None`, in JSON null: a limit in memory has no fields about a store.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LoadReport {
-    /// Where the limit was kept, without user and password.
+    /// The backend, without user and password.
     pub backend: String,
-    /// How a fleet counts it.
+    /// How several nodes count.
     pub mode: String,
     /// The limit of each key, with its burst spelled out.
     pub rate: String,
-    /// How it was counted.
+    /// The algorithm.
     pub algorithm: String,
-    /// What it was kept under.
+    /// The name of the limit.
     pub name: String,
-    /// How many keys were asked about.
+    /// The number of keys.
     pub keys: u32,
-    /// How many asked at the same time.
+    /// The number of concurrent tasks.
     pub tasks: u32,
-    /// What each decision cost.
+    /// The cost of each decision.
     pub cost: u64,
-    /// What decisions got while the store couldn't be asked.
+    /// The failure mode while the store is unreachable.
     pub on_failure: Option<&'static str>,
-    /// When the run began, by the calendar, as RFC 3339 has it.
+    /// The start of the run by the wall clock, in RFC 3339.
     pub started_at: String,
-    /// When it ended.
+    /// The end of the run.
     pub ended_at: String,
-    /// Whether Ctrl-C ended it before its time.
+    /// Whether Ctrl-C ended the run early.
     pub interrupted: bool,
-    /// How long the run took, in seconds.
+    /// The duration of the run, in seconds.
     pub elapsed_s: f64,
-    /// All decisions.
+    /// The number of decisions.
     pub decisions: u64,
-    /// How many of them there were in a second.
+    /// Decisions per second.
     pub decisions_per_s: f64,
-    /// How many the limit let through.
+    /// Decisions that the limit allowed.
     pub admitted: u64,
-    /// How many the limit refused.
+    /// Decisions that the limit denied.
     pub denied: u64,
-    /// How many were decided without the store.
+    /// Decisions that were made without the store.
     pub fallback_decisions: u64,
-    /// Of those, how many were let through.
+    /// Of these, the allowed ones.
     pub fallback_admitted: u64,
-    /// Of those, how many were refused.
+    /// Of these, the denied ones.
     pub fallback_denied: u64,
-    /// Times that the store was asked in vain.
+    /// Failed requests to the store.
     pub errors: u64,
-    /// Every one of those, by what sort of failure it was.
+    /// All failed requests, by kind of failure.
     pub failures: Vec<FailureReport>,
-    /// How long all decisions took.
+    /// The latencies of all decisions.
     pub latency_ns: Latency,
-    /// How long those took that the limit let through; `None` if there were none.
+    /// The latencies of allowed decisions; `None` if there were none.
     pub admitted_latency_ns: Option<Latency>,
-    /// Calls to the store.
+    /// Round trips to the store.
     pub round_trips: Option<u64>,
-    /// Calls to the store for a thousand decisions.
+    /// Round trips for a thousand decisions.
     pub round_trips_per_1000: Option<f64>,
-    /// Refusals that were repeated without asking.
+    /// Denials from the deny cache, without a request to the store.
     pub near_hits: Option<u64>,
-    /// Connections that were made, the first one included.
+    /// Connections that were opened, including the first.
     pub connects: Option<u64>,
-    /// How long the run took.
+    /// The duration of the run.
     #[serde(skip)]
     pub elapsed: Duration,
-    /// How long a decision waited for the store at most.
+    /// The timeout of a decision's wait for the store.
     #[serde(skip)]
     timeout: Duration,
 }
 
-/// How long decisions took, in nanoseconds, to two digits. Each was measured.
+/// Latencies in nanoseconds, to two digits. Every decision was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Latency {
-    /// Half of them took no longer.
+    /// The median.
     pub p50: u64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile.
     pub p99: u64,
-    /// 999 of 1,000 took no longer.
+    /// The 99.9th percentile.
     pub p999: u64,
-    /// None took longer.
+    /// The maximum.
     pub max: u64,
 }
 
-/// Questions that failed in one way.
+/// Requests to the store that failed in one way.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct FailureReport {
-    /// What sort of failure, such as `timed-out`.
+    /// The kind of failure, such as `timed-out`.
     #[serde(serialize_with = "serialize_name")]
     pub kind: FailureKind,
-    /// How many.
+    /// The number of failures.
     pub count: u64,
-    /// What the first was told.
+    /// The error message of the first.
     pub first: String,
-    /// When that was, in seconds since the run began.
+    /// The time of the first, in seconds since the start of the run.
     pub began_s: f64,
-    /// From then until the latest, in seconds.
+    /// The time from the first to the latest, in seconds.
     pub lasted_s: f64,
-    /// Whether the store hadn't answered since, when the run ended.
+    /// Whether the store had still not answered when the run ended.
     pub is_going_on: bool,
 }
 
-// Serde hands over a reference.
+// Serde passes a reference.
 fn serialize_name<S: Serializer>(kind: &FailureKind, out: S) -> Result<S::Ok, S::Error> {
     out.serialize_str(kind.name())
 }
@@ -159,7 +159,7 @@ impl LoadReport {
         let RunResult { tally, elapsed, .. } = driven;
         let decisions = tally.decisions();
         let mut all = tally.other_latency.clone();
-        // Both have the same digits, and grow as they must.
+        // Both histograms have the same precision and resize themselves, so adding can't fail.
         let _ = all.add(&tally.admitted_latency);
         let store = store.as_ref();
         let failures = store.into_iter().flat_map(|store| &store.failures);
@@ -204,9 +204,8 @@ impl LoadReport {
         }
     }
 
-    /// Whether the store was asked and decided nothing at all, which nobody wanted to see: what was measured is
-    /// something else then. Somebody did who said what decisions are to get without it, unless waiting doesn't
-    /// mend it.
+    /// The error of a run in which the store made no decision at all: then the run measured something else than the
+    /// user intended. A run with `--on-failure` intends it, unless the failure is one that waiting doesn't repair.
     pub fn no_decision_error(&self, options: &LoadOptions) -> Option<CliError> {
         let failed = self.failures.iter().max_by_key(|failed| failed.count)?;
         let is_meant = options.on_failure.is_some() && !failed.kind.is_lasting();
@@ -296,7 +295,7 @@ impl fmt::Display for LoadReport {
     }
 }
 
-/// Reads a time that something takes, such as `300ms`, `5s` or `1m`.
+/// Parses a duration above zero, such as `300ms`, `5s` or `1m`.
 pub(super) fn parse_positive_duration(text: &str) -> Result<Duration, String> {
     let length = parse_duration(text)?;
     if length.is_zero() {
@@ -305,7 +304,7 @@ pub(super) fn parse_positive_duration(text: &str) -> Result<Duration, String> {
     Ok(length)
 }
 
-/// A latency in the unit that suits it, to three digits: `210ns`, `4.35us`, `12.4ms`, `1.02s`.
+/// A latency in a fitting unit, to three digits: `210ns`, `4.35us`, `12.4ms`, `1.02s`.
 pub(super) fn format_latency(nanos: u64) -> String {
     let (unit, length) = match nanos {
         0..1_000 => return format!("{nanos}ns"),

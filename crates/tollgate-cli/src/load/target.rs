@@ -1,4 +1,4 @@
-//! What is driven: a limit, in memory or in a store.
+//! The target of a load test: a limit in memory or in a store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use tollgate_redis::{
 use super::{AlgorithmName, FleetCounting, LoadOptions, value_name};
 use crate::outcome::CliError;
 
-/// How long the store is waited for before the run.
+/// How long the run waits for the store before it starts.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
-/// What takes longer may be late, or not there at all.
+/// The timeout of one attempt. A slower store may be late, or unreachable.
 const READY_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Where a limit is kept, as it was written: `memory`, or a URL. What is wrong with that is told later, without its
-/// password, which the `Debug` form doesn't show either.
+/// The backend as it was written: `memory`, or a URL. An error in the URL is reported when it is used, without its
+/// password. The `Debug` form doesn't show the password either.
 #[derive(Clone, Debug, From, PartialEq, Eq)]
 #[debug("LimitHome({self})")]
 pub struct BackendAddress(String);
 
 impl BackendAddress {
-    /// The URL, unless it is memory.
+    /// The URL of a store, `None` for memory.
     fn url(&self) -> Option<&str> {
         (self.0 != "memory").then_some(&*self.0)
     }
 }
 
-/// Without user and password.
+/// Displays the backend without user and password.
 impl fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.url().map(str::parse::<Address>) {
@@ -45,7 +45,7 @@ impl fmt::Display for BackendAddress {
     }
 }
 
-/// A limit and where it is kept. It is cheap to clone.
+/// A limit and its backend. Cloning it is cheap.
 #[derive(Clone)]
 pub(super) enum LoadTarget {
     Memory(Arc<(Memory, StandaloneLimit)>),
@@ -55,7 +55,7 @@ pub(super) enum LoadTarget {
 impl LoadTarget {
     pub(super) fn new(options: &LoadOptions) -> Result<Self, CliError> {
         let (rate, algorithm) = (options.rate, options.algorithm.algorithm());
-        // Of a token bucket the burst is had once.
+        // A token bucket spends its burst once, when it is fresh.
         let is_stock = algorithm == Algorithm::TokenBucket && rate.burst_size() > 0;
         if rate.is_zero() && !is_stock {
             return Err(CliError::usage(format_args!(
@@ -101,8 +101,9 @@ impl LoadTarget {
         Ok(Self::Redis(redis, Arc::new(limiter)))
     }
 
-    /// Waits until the store answers, so that the run doesn't begin with a connection. If it doesn't, that
-    /// is an error unless it was said what to do then; a wrong password and the like always are.
+    /// Waits until the store answers, so that the run doesn't include the connection setup. If the store doesn't
+    /// answer, that is an error, unless a failure mode was chosen. A wrong password and other permanent errors are
+    /// errors in any case.
     pub(super) async fn wait_until_ready(&self, options: &LoadOptions) -> Result<(), CliError> {
         let Self::Redis(redis, _) = self else {
             return Ok(());
@@ -113,7 +114,8 @@ impl LoadTarget {
                 return Ok(());
             };
             let (kind, is_over) = (error.kind(), Instant::now() >= until);
-            // That it isn't there is what is to be looked at. What is only late may be something worse.
+            // With a failure mode, an unreachable store is the intended test. A store that is only late may have
+            // another fault.
             let is_known = is_over || kind != FailureKind::TimedOut;
             if kind.is_lasting() || (is_over && options.on_failure.is_none()) {
                 return Err(unreachable_error(&options.backend, &error));
@@ -134,7 +136,7 @@ impl LoadTarget {
         }
     }
 
-    /// What a store has counted; nothing in memory.
+    /// The counters of the store's client. `None` in memory.
     pub(super) fn store_stats(&self) -> Option<RedisStats> {
         match self {
             Self::Memory(_) => None,
@@ -142,7 +144,7 @@ impl LoadTarget {
         }
     }
 
-    /// Returns what is held, so that others can have it at once.
+    /// Returns leased tokens, so that other nodes can use them immediately.
     pub(super) async fn close(&self) {
         if let Self::Redis(redis, _) = self {
             redis.close().await;
@@ -150,7 +152,8 @@ impl LoadTarget {
     }
 }
 
-/// What a store has counted after that; connections since the start, as the first is made before the run.
+/// The client's counters since `before`. Connections count from the start, because the first is opened before the
+/// run.
 pub(super) fn stats_since(mut now: RedisStats, before: &RedisStats) -> RedisStats {
     now.fallback.errors -= before.fallback.errors;
     for failure in &mut now.failures {
@@ -168,12 +171,12 @@ pub(super) fn key_name(number: u32) -> String {
     format!("key-{number}")
 }
 
-/// Why a decision that costs more than the burst is refused, and what to write instead.
+/// The error for a cost above the burst, with a rate to use instead.
 fn never_passes_error(cost: u64, rate: Rate, algorithm: Algorithm) -> CliError {
     let larger = rate.period().map(|period| Rate::new(cost, period));
     let mut candidates = [Some(rate.burst(cost)), larger].into_iter().flatten();
     let burst = rate.burst_size();
-    // Nothing costs less than 1.
+    // The smallest cost is 1.
     let instead = match candidates.find(|rate| algorithm.check_rate(*rate).is_ok()) {
         Some(instead) if burst == 0 => format!("write \"{instead}\""),
         Some(instead) => format!("lower --cost, or write \"{instead}\""),

@@ -1,4 +1,4 @@
-//! Bytes as they are read, cut into lines; each is decided once, and written whole or not at all.
+//! Splits bytes into lines. Each line is decided once, and written as a whole or not at all.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::outcome::CliError;
 
 pub(super) struct LineFilter<'a, C: Clock, W> {
     gate: LineLimiter<C>,
-    /// Where lines go that pass.
+    /// The output for lines that pass.
     out: &'a mut W,
     interrupt: &'a InterruptSource,
-    /// The beginning of a line whose end hasn't come.
+    /// The beginning of a line whose end has not arrived.
     partial_line: Vec<u8>,
-    /// What becomes of the rest of a line that is too long to be held together.
+    /// The decision on a line that is too long to be buffered. It applies to the rest of the line.
     long_line_outcome: Option<LineOutcome>,
     report: PipeReport,
 }
@@ -52,12 +52,12 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
         self.report.interrupted
     }
 
-    /// A signal came: what isn't decided yet doesn't wait any more.
+    /// Records a signal: lines that are not decided yet stop waiting.
     pub(super) const fn interrupt(&mut self, signal: i32) {
         self.report.interrupted = Some(signal);
     }
 
-    /// Decides about all lines that end in these bytes.
+    /// Decides all lines that end in these bytes.
     pub(super) fn process_bytes(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         if let Some(fate) = self.long_line_outcome {
             let end = memchr(b'\n', bytes).map(|end| end + 1);
@@ -91,7 +91,7 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
         self.buffer_partial(begun)
     }
 
-    /// The last line may have no newline.
+    /// Decides the last line if it has no newline.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.partial_line);
         if !line.is_empty() {
@@ -106,13 +106,13 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
 
     fn decide_all(&mut self, whole: &[u8]) -> io::Result<()> {
         let many = memchr_iter(b'\n', whole).count() as u64;
-        // Where nothing is limited a chunk goes on as it is.
+        // If all lines pass, the chunk is written as it is.
         if self.gate.allow_all(many) {
             self.report.passed += many;
             return self.out.write_all(whole);
         }
         let mut begin = 0;
-        // Lines that pass in a row are written together.
+        // Adjacent lines that pass are written together.
         let mut passing = 0;
         for end in memchr_iter(b'\n', whole) {
             let line = &whole[begin..=end];
@@ -142,12 +142,12 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
         Ok(())
     }
 
-    /// Whether a line that doesn't pass now does so when it has waited.
+    /// Waits until a line may pass. Returns whether it did.
     fn wait_to_pass(&mut self, line: &[u8]) -> io::Result<bool> {
         if !self.gate.waits {
             return Ok(false);
         }
-        // Whoever reads has all that has passed before this one waits.
+        // The reader should get all lines that passed before this one waits.
         self.out.flush()?;
         while self.report.interrupted.is_none() {
             if let Some(signal) = self.interrupt.received_signal() {
@@ -162,7 +162,8 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
             if self.gate.wait(line, most) {
                 return Ok(true);
             }
-            // A wait longer than a look is refused at once, so the time until then is waited for here.
+            // A wait beyond the poll interval is denied immediately, so the time until then is slept here, where a
+            // signal is noticed.
             if let Some(signal) = self
                 .interrupt
                 .wait_for_signal(self.gate.wait_time(line).min(POLL_INTERVAL))
@@ -173,7 +174,7 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
         Ok(false)
     }
 
-    /// Keeps the beginning of a line, unless it has become too long.
+    /// Buffers the beginning of a line, unless it is too long.
     fn buffer_partial(&mut self, begun: &[u8]) -> io::Result<()> {
         self.partial_line.extend_from_slice(begun);
         if self.partial_line.len() <= MAX_LINE_BYTES {
@@ -192,10 +193,10 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
     }
 }
 
-/// Decides about lines.
+/// Decides lines.
 pub(super) struct LineLimiter<C: Clock> {
     limit: LimitByKey<C>,
-    /// Lines that are too many wait until they may pass; else they are dropped.
+    /// Whether lines over the limit wait; otherwise they are dropped.
     waits: bool,
 }
 
@@ -233,7 +234,8 @@ impl<C: Clock + Clone> LineLimiter<C> {
 }
 
 impl<C: Clock> LineLimiter<C> {
-    /// Whether so many lines pass at once, whatever is in them; all are charged, or none. With keys nobody knows.
+    /// Whether this many lines pass together, whatever their content. All are charged, or none. Always false with
+    /// keys, because the keys are unknown here.
     pub(super) fn allow_all(&self, lines: u64) -> bool {
         match &self.limit {
             LimitByKey::One(limiter) => limiter.allow_n(lines),
@@ -249,7 +251,7 @@ impl<C: Clock> LineLimiter<C> {
         }
     }
 
-    /// Waits until a line may pass, for at most so long. Whether it may.
+    /// Waits until a line may pass, for at most `most`. Returns whether it may.
     pub(super) fn wait(&self, line: &[u8], most: Duration) -> bool {
         match &self.limit {
             LimitByKey::One(limiter) => limiter.acquire().timeout(most).wait_blocking().is_ok(),
@@ -270,7 +272,7 @@ impl<C: Clock> LineLimiter<C> {
     }
 }
 
-/// The first group of a match, or all of it. Lines without a match have one key together.
+/// The first group of the match, or else the whole match. All lines without a match share one key.
 fn extract_key<'a>(regex: &Regex, line: &'a [u8]) -> &'a [u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     if regex.captures_len() == 1 {

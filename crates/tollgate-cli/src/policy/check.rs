@@ -15,13 +15,13 @@ use crate::color::Color;
 use crate::outcome::{CliError, CommandOutcome};
 use crate::output::{map_write_error, pluralize, write_json};
 
-/// The files to check.
+/// Options of `tollgate check`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
 Exit code 0: all files are valid, perhaps with warnings; 1: one has errors, or warnings with --strict;
 2: the arguments are wrong.
 
-A domain of envoyproxy/ratelimit's form may be in one of the files only.
+Two files in envoyproxy/ratelimit's form can't have the same domain.
 
 Examples:
   tollgate check policy.yaml
@@ -29,11 +29,11 @@ Examples:
   tollgate check ratelimit/config
   generate-policy | tollgate check -")]
 pub struct CheckArgs {
-    /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's; or folders of them, each file of
-    /// which is judged by itself; or - for standard input.
+    /// Policy files: YAML or TOML, native or in envoyproxy/ratelimit's form; or folders, each file of which is
+    /// checked by itself; or - for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Take warnings for errors.
+    /// Treat warnings as errors.
     #[arg(long)]
     pub strict: bool,
     /// Print one JSON object instead of text.
@@ -47,9 +47,9 @@ struct FileReport<'a> {
     valid: bool,
     diagnostics: Vec<render::DiagnosticReport<'a>>,
     limits: Vec<LimitReport>,
-    /// What it means for whom if the store can't be asked.
+    /// What a store outage means for the requests of each limit.
     store_outage: Option<String>,
-    /// What an operator should know, though nothing is wrong.
+    /// Notes for operators, which are neither errors nor warnings.
     notes: Vec<Note>,
 }
 
@@ -64,9 +64,9 @@ struct LimitReport {
     /// `rule`, `tier` or `descriptor`.
     kind: &'static str,
     name: String,
-    /// Its own, or the weaker one of the whole policy.
+    /// The rule's own mode, or the weaker mode of the whole policy.
     mode: &'static str,
-    /// For how many keys in a hundred it is enforced.
+    /// The percentage of keys for which the limit is enforced.
     enforced_percent: u8,
     #[serde(serialize_with = "serialize_name")]
     counting: Counting,
@@ -83,10 +83,10 @@ fn serialize_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S:
     to.serialize_str(counting.name())
 }
 
-/// Checks all files and writes what is wrong with them; whether all are valid.
+/// Checks all files, and writes their errors and warnings. Returns whether all files are valid.
 ///
 /// # Errors
-/// Standard input that can't be read, or output that can't be written.
+/// Standard input can't be read, or the output can't be written.
 pub fn check(
     options: &CheckArgs,
     color: Color,
@@ -107,7 +107,7 @@ pub fn check(
 
 type NamedResult = (String, Result<LoadedPolicy, LoadError>);
 
-/// Every file by its name; standard input comes first.
+/// All files by name. Standard input comes first.
 fn read_files(files: &[PathBuf]) -> Result<Vec<NamedResult>, CliError> {
     let mut read = Vec::new();
     if files.iter().any(|file| is_stdin(file)) {
@@ -146,7 +146,7 @@ fn write_report(
     Ok(())
 }
 
-/// A file, or those in a folder; the folder itself if it has none.
+/// A file, or the files in a folder. A folder without policy files stands for itself, so that it is reported.
 pub(super) fn files_of(path: &Path) -> Vec<PathBuf> {
     let files = policy_files_in(path);
     if files.is_empty() {
@@ -179,7 +179,7 @@ fn file_report<'a>(name: &str, read: &'a Result<LoadedPolicy, LoadError>) -> Fil
     }
 }
 
-/// What an operator should know, though nothing is wrong.
+/// Notes for operators, which are neither errors nor warnings.
 fn notes(policy: &Policy, limits: &[LimitReport]) -> Vec<Note> {
     let notes = [
         ("quotas-in-memory", quotas_in_memory_note(limits)),
@@ -193,7 +193,8 @@ fn notes(policy: &Policy, limits: &[LimitReport]) -> Vec<Note> {
     known.collect()
 }
 
-/// The file doesn't say where its limits are kept, so whoever runs it has to.
+/// The note that quotas in memory don't survive a restart. The policy doesn't name the backend, so the operator has
+/// to choose it.
 fn quotas_in_memory_note(limits: &[LimitReport]) -> Option<String> {
     let quotas = limits.iter().filter(|limit| limit.has_quota).count();
     let whose = pluralize(quotas, "limit");
@@ -205,7 +206,7 @@ fn quotas_in_memory_note(limits: &[LimitReport]) -> Option<String> {
     })
 }
 
-/// All that limits, each as it is in force.
+/// All limits with their effective settings.
 fn limit_reports(policy: &Policy) -> Vec<LimitReport> {
     let report = |(kind, rule): (&'static str, Rule)| {
         let mode = rule.mode.max(policy.mode);
@@ -227,7 +228,7 @@ fn limit_reports(policy: &Policy) -> Vec<LimitReport> {
     all_as_rules(policy).into_iter().map(report).collect()
 }
 
-/// All that limits by its sort: rules, and what tiers and limits of trees say as rules would.
+/// All limits as rules, with their kind: rules, and the equivalent rules of tiers and descriptors.
 pub(super) fn all_as_rules(policy: &Policy) -> Vec<(&'static str, Rule)> {
     let rules = policy.rules.iter().map(|rule| ("rule", rule.clone()));
     let tiers = policy.tiers.iter();
@@ -304,7 +305,7 @@ fn write_file_text(
 
 const COUNTED_LOCALLY: &str = "counted in this process";
 
-/// How a limit is counted, in words, unless it is as most are.
+/// The counting in words. `None` for the default.
 pub(super) fn counting_text(counting: Counting) -> Option<&'static str> {
     match counting {
         Counting::Exact => None,
@@ -313,10 +314,10 @@ pub(super) fn counting_text(counting: Counting) -> Option<&'static str> {
     }
 }
 
-/// Limits beyond these are counted: a line is read.
+/// Most limits that a line lists. Further limits are only counted.
 const MAX_LISTED_LIMITS: usize = 8;
 
-/// What becomes of the requests of each limit while the store can't be asked; none if no limit asks one.
+/// What each limit does while the store is unreachable. `None` if no limit uses a store.
 fn store_outage_text(limits: &[LimitReport]) -> Option<String> {
     let asks = |limit: &&LimitReport| {
         limit.counting != Counting::Local
@@ -325,7 +326,7 @@ fn store_outage_text(limits: &[LimitReport]) -> Option<String> {
             && !limit.failures.is_empty()
     };
     let asking: Vec<&LimitReport> = limits.iter().filter(asks).collect();
-    // Those that deny come first: they are what an outage costs.
+    // Limits that deny come first: they decide what an outage costs.
     let (denying, others): (Vec<_>, Vec<_>) = asking.into_iter().partition(|limit| {
         let mut modes = limit.failures.iter();
         modes.any(|(_, mode)| *mode == OnStoreFailure::Closed)

@@ -1,4 +1,4 @@
-//! `tollgate convert`: envoyproxy/ratelimit's YAML as ours.
+//! `tollgate convert`: converts envoyproxy/ratelimit's YAML to the native form.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -15,15 +15,15 @@ use super::policy_input::{is_stdin, parse_any_format, read_stdin};
 use crate::outcome::CliError;
 use crate::output::{map_write_error, write_json};
 
-/// The files to convert.
+/// Options of `tollgate convert`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-What can't be said in our form is told on standard error, and left as a comment in the output. If some
-of it decides about requests (a limit that has no rule any more, or a request that would be decided
-otherwise), nothing is converted unless --lossy is given; nor ever if no limit would be left.
+A setting that the native form can't express is reported on standard error, and is a comment in the output.
+If such a loss changes decisions (a limit without a rule, or a request with another decision), nothing is
+converted unless --lossy is given. Nothing is ever converted if no limit would remain.
 
-Exit code 0: converted; 1: a file has errors; 2: the arguments are wrong; 3: something would be lost
-that decides (with --json, policy is null then).
+Exit code 0: converted; 1: a file has errors; 2: the arguments are wrong; 3: a loss would change
+decisions (with --json, policy is null then).
 
 Examples:
   tollgate convert ratelimit.yaml > policy.yaml
@@ -34,7 +34,7 @@ pub struct ConvertArgs {
     /// Files in envoyproxy/ratelimit's form, or folders of them; or - for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Convert the rest, though something is lost that decides about requests.
+    /// Convert the rest even if a loss changes decisions.
     #[arg(long)]
     pub lossy: bool,
     /// Print one JSON object instead of the policy: {policy, lost: [{kind, decides, limit, what}]}.
@@ -42,15 +42,15 @@ pub struct ConvertArgs {
     pub json: bool,
 }
 
-/// Their files in our form, or why there is nothing of it.
+/// The converted files, or the reason why they can't be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conversion {
-    /// Our YAML; none if too much would be lost.
+    /// The native YAML. `None` if a loss changes decisions and `--lossy` isn't set.
     pub text: Option<String>,
-    /// What our form can't say.
+    /// Settings that the native form can't express.
     pub losses: Vec<ConversionLoss>,
-    /// Why there is no text.
+    /// The reason why there is no text.
     pub rejection: Option<&'static str>,
 }
 
@@ -64,14 +64,14 @@ struct Report<'a> {
 struct LossReport<'a> {
     /// `not-converted`, `decided-otherwise` or `told-less-of`.
     kind: String,
-    /// Whether it decides about requests.
+    /// Whether the loss changes decisions.
     decides: bool,
     limit: &'a str,
     what: &'a str,
 }
 
 impl Conversion {
-    /// What is lost, for people: nothing if all is said.
+    /// The losses as text. Empty if there are none.
     pub fn losses_text(&self) -> String {
         let mut text = String::new();
         for one in &self.losses {
@@ -105,7 +105,7 @@ impl Conversion {
     }
 }
 
-/// Converts, and writes our YAML to `out` and what is lost to `notes`, or all of it as JSON.
+/// Converts, and writes the YAML to `out` and the losses to `notes`, or everything as JSON.
 pub(crate) fn write_converted(
     options: &ConvertArgs,
     out: &mut impl Write,
@@ -128,10 +128,10 @@ pub(crate) fn write_converted(
     }
 }
 
-/// Our YAML for their files.
+/// Converts files to native YAML.
 ///
 /// # Errors
-/// A file that can't be read or has errors.
+/// A file can't be read, or has errors.
 pub fn convert(options: &ConvertArgs) -> Result<Conversion, CliError> {
     let policy = read_envoy_files(&options.files)?;
     let converted = envoy::convert_to_rules(&policy.domains);
@@ -166,7 +166,7 @@ pub fn convert(options: &ConvertArgs) -> Result<Conversion, CliError> {
     })
 }
 
-/// All files together.
+/// Reads all files as one policy.
 fn read_envoy_files(files: &[PathBuf]) -> Result<Policy, CliError> {
     let usage = |message: String| Err(CliError::usage(message));
     let ours = "in our own form already: there is nothing to convert";
@@ -198,7 +198,7 @@ fn read_envoy_files(files: &[PathBuf]) -> Result<Policy, CliError> {
     }
 }
 
-/// Whether a file is a policy in our own form.
+/// Whether a file is a policy in the native form.
 fn is_native_policy(path: &Path) -> bool {
     Policy::from_path(path).is_ok_and(|checked| checked.policy.domains.is_empty())
 }

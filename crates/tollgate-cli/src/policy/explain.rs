@@ -1,4 +1,4 @@
-//! `tollgate explain`: what a policy does to one request, step by step on virtual time.
+//! `tollgate explain`: shows step by step, on virtual time, how a policy decides one request.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -24,12 +24,12 @@ mod text;
 use entries::{DescriptorEntry, RuleEntry};
 use text::TextWriter;
 
-/// The policy, and the request to explain.
+/// Options of `tollgate explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "\
-Time begins at 0 and passes by --every; the calendar shows today, or --at. Each request has its outcome,
-what is left, when it may come again and which rule decided; where a domain charges each descriptor, also
-what each was charged.
+Time begins at 0 and advances by --every. The date is today, or --at. Each request is shown with its outcome,
+the remaining tokens, the time to retry after and the rule that decided, and in a domain that charges each
+descriptor also with each charge.
 
 With --json, first one object of the policy:
   at                                              the date at the beginning
@@ -40,19 +40,19 @@ With --json, first one object of the policy:
                                                   on_store_failure, hidden_by}]
   hints                                           facts that may be misspelt: [{fact, near}]
 and then one a request:
-  at_ms outcome rule remaining retry_after_ms     what was decided; null after never, and of no limit.
-                                                  Denied with 0: a slot is missing, and when
-                                                  one is free again isn't known
-  limit                                           which limit of the rule decided
-  without_store                                   what decided while the store is down
+  at_ms outcome rule remaining retry_after_ms     the decision; null if it can never pass, or without a
+                                                  limit. Denied with 0: no permit is free, and when one
+                                                  will be is unknown
+  limit                                           the limit of the rule that decided
+  without_store                                   the failure mode that decided while the store is down
   waits                                           {longest_ms, passes}, where the rule lets requests wait
-  left                                            of several limits: [{rule, limit, remaining}]
-  too_much                                        what it has more of than is taken: no rule was asked
-  shadow                                          rules in shadow that would refuse
-  descriptors                                     where each is charged, or with --statuses:
+  left                                            for several limits: [{rule, limit, remaining}]
+  too_much                                        the bound that it exceeds: no rule was checked
+  shadow                                          shadow rules that would deny
+  descriptors                                     if each is charged, or with --statuses:
                                                   {descriptor, status, limit, charged, remaining}
 
-Exit code 0: it was explained; 1: the policy has errors; 2: the arguments are wrong.
+Exit code 0: explained; 1: the policy has errors; 2: the arguments are wrong.
 
 Examples:
   tollgate explain policy.yaml user=42 path=/api/x
@@ -66,47 +66,45 @@ pub struct ExplainArgs {
     /// The policy file, or a folder whose files are one policy, or - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// What is known of the request, as name=value, as ask and admin take it.
+    /// A fact of the request, as name=value, as for ask and admin.
     #[arg(value_name = "FACT=VALUE")]
     pub known: Vec<FactArg>,
-    /// The same, again for each fact.
+    /// The same as a flag; repeat it for each fact.
     #[arg(long = "fact", value_name = "NAME=VALUE")]
     pub facts: Vec<FactArg>,
     /// The domain of the request, for a file in envoyproxy/ratelimit's form.
     #[arg(long, value_name = "NAME", requires = "descriptors")]
     pub domain: Option<String>,
-    /// A descriptor of the request, as key=value,key2=value2, with \, for a comma in a value; again
-    /// for each.
+    /// A descriptor of the request, as key=value,key2=value2, with \, for a comma in a value; repeat it for each.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,…", requires = "domain")]
     pub descriptors: Vec<DescriptorArg>,
-    /// What the request counts as (hits_addend): 1 unless said otherwise; 2=3 is for the second
-    /// descriptor alone.
+    /// The cost of the request (hits_addend): 1 by default; 2=3 is for the second descriptor alone.
     #[arg(long, value_name = "[N=]NUMBER", requires = "domain")]
     pub hits: Vec<PerDescriptor<HitsArg>>,
-    /// A limit that the proxy asks for in place of the file's, such as 5/minute; 2=5/minute is for the
-    /// second descriptor alone.
+    /// A limit that the proxy requests in place of the configured one, such as 5/minute; 2=5/minute is for the second
+    /// descriptor alone.
     #[arg(long, value_name = "[N=]NUMBER/UNIT", requires = "domain")]
     pub limit: Vec<PerDescriptor<RequestedLimit>>,
-    /// Show what each descriptor is told: its status, what it is charged and what is left.
+    /// Show the status of each descriptor, with its charge and its remaining tokens.
     #[arg(long, requires = "domain")]
     pub statuses: bool,
-    /// How often it comes.
+    /// The number of requests.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub n: u32,
-    /// The time between two of them, such as 10ms or 1s.
+    /// The time between two requests, such as 10ms or 1s.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     pub every: Duration,
-    /// How long each request that passes runs, and so holds its slots: 0ms lets it end at once.
+    /// How long each request that passes runs and holds its permits; 0ms ends it immediately.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     pub hold: Duration,
-    /// The date of the first, for quotas and windows that follow the calendar: now unless said
-    /// otherwise. 2026-03-01, 2026-03-01T12:00:00Z or 2026-03-01T12:00[Europe/Zurich].
+    /// The date of the first request, for quotas and windows that follow the calendar. The default is now.
+    /// 2026-03-01, 2026-03-01T12:00:00Z or 2026-03-01T12:00[Europe/Zurich].
     #[arg(long, value_name = "DATE")]
     pub at: Option<Moment>,
-    /// Whether the store that keeps the limits can be asked.
+    /// Whether the store is reachable.
     #[arg(long, value_enum, value_name = "STATE", default_value_t)]
     pub store: StoreState,
-    /// Which rules are shown.
+    /// The rules to show.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
     pub only: RuleFilter,
     /// Print JSON, one object a line, instead of text.
@@ -114,17 +112,17 @@ pub struct ExplainArgs {
     pub json: bool,
 }
 
-/// Which rules are shown.
+/// The rules to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RuleFilter {
-    /// Every one, with what keeps it from applying.
+    /// All rules, with the reason why a rule doesn't apply.
     #[default]
     All,
-    /// Those that apply.
+    /// Only rules that apply.
     Matching,
 }
 
-/// What is known before the first request.
+/// The explanation before the first request.
 #[derive(Serialize)]
 struct ExplainHeader<'a> {
     at: String,
@@ -135,17 +133,17 @@ struct ExplainHeader<'a> {
     hints: Vec<MisspelledFact<'a>>,
 }
 
-/// A fact that may be misspelt.
+/// A fact whose name may be misspelt.
 #[derive(Serialize)]
 struct MisspelledFact<'a> {
     fact: &'a str,
     near: &'a str,
 }
 
-/// Explains the request and writes what there is to say.
+/// Explains the request, and writes the explanation.
 ///
 /// # Errors
-/// The file is no policy, or the output can't be written.
+/// The policy is invalid, or the output can't be written.
 pub fn explain(options: &ExplainArgs, color: Color, out: &mut impl Write) -> Result<(), CliError> {
     let policy = super::read_policy(&options.file)?;
     let extras = DescriptorOptions {

@@ -1,4 +1,4 @@
-//! Facts and descriptors of a request, as arguments.
+//! Facts and descriptors of a request, as command-line arguments.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tollgate_engine::Facts;
 use tollgate_engine::facts::{Unit, fact_name};
 
-/// One fact, as `name=value`.
+/// A fact, as `name=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FactArg {
     name: String,
@@ -28,7 +28,7 @@ impl FromStr for FactArg {
 }
 
 impl FactArg {
-    /// Its name and its value.
+    /// The name and the value.
     pub(crate) fn pair(&self) -> (&str, &str) {
         (&self.name, &self.value)
     }
@@ -37,7 +37,7 @@ impl FactArg {
 /// Facts as a JSON object.
 ///
 /// # Errors
-/// One of them has two values.
+/// A fact has two values.
 pub(crate) fn facts_object<'a>(
     pairs: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<Map<String, Value>, String> {
@@ -51,12 +51,12 @@ pub(crate) fn facts_object<'a>(
     Ok(facts)
 }
 
-/// Facts as the engine takes them.
+/// Facts for the engine.
 pub(crate) fn facts(facts: &[FactArg]) -> Facts<'_> {
     facts.iter().map(FactArg::pair).collect()
 }
 
-/// The entries of a descriptor, as an argument.
+/// The entries of a descriptor, as one argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescriptorArg(Vec<(String, String)>);
 
@@ -81,15 +81,15 @@ impl FromStr for DescriptorArg {
     }
 }
 
-/// One entry as it is written, without its escapes.
+/// An entry without its escapes.
 #[derive(Debug, Default)]
 struct EntryParts {
     key: String,
     value: Option<String>,
 }
 
-/// Splits entries at commas, and keys from values at the first equals sign. A backslash takes the meaning of a comma,
-/// an equals sign or a backslash behind it; before anything else it is one itself.
+/// Splits entries at commas, and keys from values at the first equals sign. A backslash escapes a comma, an equals
+/// sign or a backslash after it. Before any other character it is literal.
 fn split_entries(text: &str) -> Vec<EntryParts> {
     let mut parts = vec![EntryParts::default()];
     let mut signs = text.chars().peekable();
@@ -112,12 +112,12 @@ fn split_entries(text: &str) -> Vec<EntryParts> {
     parts
 }
 
-/// A value with its commas escaped, so that it can be given as it is shown.
+/// A value with its commas escaped, so that the output can be used as an argument.
 pub(super) fn escape_commas(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,")
 }
 
-/// Something of one descriptor, by its number from 1, or of all: `3` or `2=3`.
+/// A value for one descriptor, by its number from 1, or for all: `2=3` or `3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerDescriptor<T> {
     pub(super) number: Option<usize>,
@@ -145,7 +145,7 @@ impl<T: FromStr<Err = String>> FromStr for PerDescriptor<T> {
     }
 }
 
-/// What a request counts as: the hits_addend of a proxy.
+/// The cost of a request: the hits_addend of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HitsArg(pub(super) u32);
 
@@ -158,7 +158,7 @@ impl FromStr for HitsArg {
     }
 }
 
-/// A limit that a proxy asks for in place of the file's, as `5/minute`.
+/// A limit that a proxy requests in place of the configured one, as `5/minute`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedLimit(pub(super) u32, pub(super) Unit);
 

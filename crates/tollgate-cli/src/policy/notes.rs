@@ -1,10 +1,10 @@
-//! What is to be known of limits that need more than a policy: slots where callers have no names for them, and quotas.
+//! Notes on limits that need more than a policy: permits over protocols that can't name them, and quotas.
 
 use tollgate_engine::policy::{Mode, Policy, Rule};
 
 use super::check::all_as_rules;
 
-/// What Envoy's and Redis' protocols make of slots; none if the policy has none.
+/// The note on permits over Envoy's and Redis' protocols. `None` without concurrency limits.
 pub(crate) fn lease_note(policy: &Policy) -> Option<String> {
     let names = first_rule_name(policy, |rule| rule.limits.concurrency.is_some())?;
     Some(format!(
@@ -13,7 +13,7 @@ pub(crate) fn lease_note(policy: &Policy) -> Option<String> {
     ))
 }
 
-/// What Envoy's and Redis' protocols tell limits that adapt, which is nothing; none if the policy has none.
+/// The note that Envoy's and Redis' protocols don't report latencies to adaptive limits. `None` without such limits.
 pub(crate) fn adaptive_note(policy: &Policy) -> Option<String> {
     let names = first_rule_name(policy, |rule| rule.adaptive.is_some())?;
     Some(format!(
@@ -22,13 +22,13 @@ pub(crate) fn adaptive_note(policy: &Policy) -> Option<String> {
     ))
 }
 
-/// That quotas are kept in memory; none if the policy has none.
+/// The note that quotas are counted in memory. `None` without quotas.
 pub(crate) fn quota_note(policy: &Policy) -> Option<String> {
     let names = first_rule_name(policy, |rule| rule.limits.quota.is_some())?;
     Some(format!("quotas of {names} are kept in memory"))
 }
 
-/// The first of the limits that are such, and how many more there are.
+/// The first rule for which `is_such` holds, and the number of further ones.
 fn first_rule_name(policy: &Policy, is_such: impl Fn(&Rule) -> bool) -> Option<String> {
     let all = all_as_rules(policy).into_iter().map(|(_, rule)| rule);
     let such = all.filter(|rule| rule.mode != Mode::Off && is_such(rule));

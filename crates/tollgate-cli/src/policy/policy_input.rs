@@ -1,4 +1,4 @@
-//! Where policies come from: files by their paths, and `-`, which is standard input.
+//! Reads policies from files, and from standard input for the path `-`.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) fn read_policy(path: &Path) -> Result<Policy, CliError> {
     Ok(read_checked_policy(path)?.policy)
 }
 
-/// The same with what may not be meant in it.
+/// The policy at a path, with its warnings.
 pub(crate) fn read_checked_policy(path: &Path) -> Result<LoadedPolicy, CliError> {
     let checked = if is_stdin(path) {
         parse_any_format(&read_stdin()?)
@@ -28,7 +28,7 @@ pub(crate) fn read_checked_policy(path: &Path) -> Result<LoadedPolicy, CliError>
     Ok(checked?)
 }
 
-/// A policy that nobody says the format of: TOML if it is nothing else, and else YAML.
+/// Parses a policy of unknown format: as TOML if that succeeds, otherwise as YAML.
 pub(super) fn parse_any_format(text: &str) -> Result<LoadedPolicy, LoadError> {
     let as_toml = Policy::from_text(text, Format::Toml);
     let is_toml = match &as_toml {
@@ -42,7 +42,7 @@ pub(super) fn parse_any_format(text: &str) -> Result<LoadedPolicy, LoadError> {
     }
 }
 
-/// All of standard input, as far as a policy may go.
+/// The text of standard input, up to the size limit of a policy.
 pub(super) fn read_stdin() -> Result<String, CliError> {
     let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! One request, in the form that its policy takes, decided on virtual time.
+//! Decides one request on virtual time: facts or descriptors, as its policy takes them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use super::facts::{
 use super::simulated_engine::SimulatedEngine;
 use crate::outcome::CliError;
 
-/// What is asked of a policy.
+/// The request to explain.
 #[derive(Debug)]
 pub(crate) enum ExplainedRequest<'a> {
-    /// Of one in our form.
+    /// For a policy in the native form.
     Facts(Box<Facts<'a>>),
-    /// Of one in envoyproxy/ratelimit's form.
+    /// For a policy in envoyproxy/ratelimit's form.
     Descriptors(DescriptorRequestArgs<'a>),
 }
 
@@ -38,14 +38,14 @@ pub(crate) struct DescriptorRequestArgs<'a> {
     pub(super) extras: DescriptorOptions<'a>,
 }
 
-/// What a proxy may say beside the entries of a descriptor.
+/// What a proxy may send besides the entries of a descriptor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DescriptorOptions<'a> {
-    /// What requests count as, and single descriptors of them.
+    /// Costs of the request, and of single descriptors.
     pub(crate) hits: &'a [PerDescriptor<HitsArg>],
-    /// Limits in place of the file's.
+    /// Limits in place of the configured ones.
     pub(crate) limits: &'a [PerDescriptor<RequestedLimit>],
-    /// Whether each descriptor's status is shown, also where the outcome tells what it was charged.
+    /// Whether each descriptor's status is shown, even where the outcome already has the charge.
     pub(crate) shows_statuses: bool,
 }
 
@@ -83,7 +83,7 @@ impl<'a> ExplainedRequest<'a> {
         }
     }
 
-    /// Decides it, at what the stage's clock shows. Who passes is among those who run from then on.
+    /// Decides the request at the time of the engine's clock. An allowed request runs from then on.
     pub(crate) fn decide(
         &self,
         stage: &SimulatedEngine,
@@ -108,7 +108,7 @@ impl<'a> ExplainedRequest<'a> {
                 let hits = hits.map_or(1, |HitsArg(hits)| hits);
                 let verdict = stage.decide_descriptors(request.domain, &descriptors, hits);
                 let mut step = DecidedRequest::of(at, &verdict);
-                // All or none is told by the outcome.
+                // With all-or-none charging, the outcome alone describes the charges.
                 if request.charging == Charging::Each || request.extras.shows_statuses {
                     let each = request.entries.iter().zip(&verdict.statuses);
                     let each = each.map(|(entries, said)| DescriptorCharge::of(entries, said));
@@ -122,7 +122,7 @@ impl<'a> ExplainedRequest<'a> {
 }
 
 impl DescriptorRequestArgs<'_> {
-    /// As the engine takes them.
+    /// The descriptors for the engine.
     pub(super) fn descriptors(&self) -> Vec<Descriptor<'_>> {
         let numbered = (1..).zip(&self.entries);
         let descriptors = numbered.map(|(number, entries)| {
@@ -145,7 +145,7 @@ impl DescriptorOptions<'_> {
         all.find(|one| one.number == number).map(|one| one.value)
     }
 
-    /// Fails if a descriptor is named that there isn't.
+    /// Fails if an argument names a descriptor that doesn't exist.
     fn check_descriptor_numbers(&self, descriptors: usize) -> Result<(), CliError> {
         let hits = self.hits.iter().map(|one| one.number);
         let limits = self.limits.iter().map(|one| one.number);
@@ -159,11 +159,11 @@ impl DescriptorOptions<'_> {
     }
 }
 
-/// Requests that passed and still run, each for as long: they hold their slots.
+/// Allowed requests that still run and hold their permits, each for the same duration.
 #[derive(Debug)]
 pub(crate) struct RunningRequests {
     hold: Duration,
-    /// When each ends, in that order.
+    /// When each request ends, in ascending order.
     ends: VecDeque<(Duration, Permits)>,
 }
 
@@ -196,51 +196,51 @@ const fn outcome_text(is_allowed: bool) -> &'static str {
 
 pub(super) const OVER_LIMIT: &str = "over-limit";
 
-/// One request, decided.
+/// A decided request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct DecidedRequest {
     #[serde(rename = "at_ms", serialize_with = "in_millis")]
     pub(crate) at: Duration,
     pub(crate) outcome: &'static str,
-    /// What decided.
+    /// The rule that decided.
     pub(crate) rule: Option<String>,
     pub(crate) remaining: Option<u64>,
-    /// None if it never passes.
+    /// `None` if the request can never pass.
     #[serde(rename = "retry_after_ms", serialize_with = "in_millis_or_null")]
     pub(crate) retry_after: Option<Duration>,
-    /// The limit of that rule that decided.
+    /// The limit of the rule that decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit: Option<String>,
-    /// What decided because the store can't be asked.
+    /// The failure mode that decided, if the store is unreachable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) without_store: Option<&'static str>,
-    /// What comes of it where a request can wait, if the rule says so.
+    /// The result of waiting, if the rule lets requests wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waits: Option<WaitOutcome>,
-    /// What is left of each limit that the request meets, if there are several.
+    /// The remaining tokens of each limit, if the request has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) left: Vec<RemainingLimit>,
-    /// What it has more of than is taken, in which case no rule was asked.
+    /// The bound that the request exceeds. No rule was checked then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) too_much: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shadow: Vec<String>,
-    /// What came of each descriptor, where they are charged one by one.
+    /// The charge of each descriptor, if descriptors are charged one by one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) descriptors: Vec<DescriptorCharge>,
 }
 
-/// A request that is over a limit whose rule lets it wait.
+/// A request that is over a limit whose rule lets requests wait.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct WaitOutcome {
-    /// For no longer than this.
+    /// The longest wait.
     #[serde(rename = "longest_ms", serialize_with = "in_millis")]
     pub(crate) longest: Duration,
-    /// Whether it passes within that time, if nobody else comes.
+    /// Whether the request passes within that time if no other request arrives.
     pub(crate) passes: bool,
 }
 
-/// What is left of one limit.
+/// The remaining tokens of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct RemainingLimit {
     pub(crate) rule: String,
@@ -248,13 +248,13 @@ pub(crate) struct RemainingLimit {
     pub(crate) remaining: Option<u64>,
 }
 
-/// What came of one descriptor.
+/// The charge of one descriptor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct DescriptorCharge {
     pub(crate) descriptor: String,
-    /// Whether it passes by itself: `ok` or `over-limit`.
+    /// The descriptor's own status: `ok` or `over-limit`.
     pub(crate) status: &'static str,
-    /// The limit that it meets.
+    /// The limit of the descriptor.
     pub(crate) limit: Option<String>,
     pub(crate) charged: u64,
     pub(crate) remaining: Option<u64>,
@@ -289,7 +289,7 @@ impl DescriptorCharge {
     }
 }
 
-/// A descriptor as it is given.
+/// A descriptor as an argument.
 pub(super) fn descriptor_text(entries: &[(&str, &str)]) -> String {
     let entries = entries.iter();
     let entries: Vec<_> = entries
@@ -298,9 +298,9 @@ pub(super) fn descriptor_text(entries: &[(&str, &str)]) -> String {
     entries.join(",")
 }
 
-// Serde hands over references.
+// Serde passes references.
 fn in_millis<S: Serializer>(length: &Duration, out: S) -> Result<S::Ok, S::Error> {
-    // From whole nanoseconds, so that 2780 isn't 2780.0000000000005.
+    // Dividing whole nanoseconds keeps 2780 from becoming 2780.0000000000005.
     #[expect(
         clippy::cast_precision_loss,
         reason = "waits are shorter than 104 days, or rounded"
@@ -320,7 +320,7 @@ pub(super) fn in_millis_or_null<S: Serializer>(
 }
 
 impl DecidedRequest {
-    /// Whether it passes.
+    /// Whether the request passes.
     pub(crate) fn is_allowed(&self) -> bool {
         self.outcome == ALLOWED
     }
@@ -352,7 +352,7 @@ impl DecidedRequest {
         }
     }
 
-    /// Notes what comes of a refusal where requests can wait, by what its rule says.
+    /// Adds the result of waiting to a denial, if its rule lets requests wait.
     pub(super) fn add_wait_outcome(mut self, policy: &Policy) -> Self {
         let name = self.rule.as_deref().unwrap_or("");
         let rule = policy.rules.iter().find(|rule| rule.name == name);
@@ -369,7 +369,7 @@ impl DecidedRequest {
         self
     }
 
-    /// A request of descriptors: what is told is of the one that decided.
+    /// A request of descriptors. The fields are about the descriptor that decided.
     fn of(at: Duration, verdict: &DescriptorDecision) -> Self {
         let told = verdict.decider.map(|decider| &verdict.statuses[decider]);
         let shadow = verdict.statuses.iter().filter(|status| status.would_deny);
@@ -387,12 +387,12 @@ impl DecidedRequest {
     }
 }
 
-/// What is left; nothing if there is no limit to it.
+/// The remaining tokens. `None` if the decision has no limit.
 fn remaining(decision: &Decision) -> Option<u64> {
     (!decision.is_unlimited()).then_some(decision.remaining)
 }
 
-/// What to call what decided; nothing if no rule did.
+/// The name of the part that decided. `None` if no rule did.
 pub(crate) fn cause_name(cause: Cause<'_>) -> Option<String> {
     match cause {
         Cause::Nothing => None,
@@ -401,7 +401,7 @@ pub(crate) fn cause_name(cause: Cause<'_>) -> Option<String> {
     }
 }
 
-/// None of the longest time there is, which stands for never.
+/// Maps the longest duration, which means never, to `None`.
 fn never_as_none(wait: Duration) -> Option<Duration> {
     (wait < Duration::MAX).then_some(wait)
 }

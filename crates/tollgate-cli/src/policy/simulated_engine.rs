@@ -1,4 +1,4 @@
-//! An engine on virtual time, by which requests are decided one after the other; its store works, or is down.
+//! An engine on virtual time that decides requests one after the other, with a store that is up or down.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -19,23 +19,23 @@ use tollgate_redis::{Fallback, LocalLimits, RemoteBackend};
 
 use crate::outcome::CliError;
 
-/// Whether there is a store to ask.
+/// Whether the store is reachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum StoreState {
-    /// It answers.
+    /// The store answers.
     #[default]
     Up,
-    /// It can't be asked: each rule does what its on_store_failure says.
+    /// The store is unreachable: each rule's on_store_failure decides.
     Down,
 }
 
-/// An engine, and the time that it goes by.
+/// An engine and its clock.
 #[derive(Debug)]
 pub(crate) struct SimulatedEngine {
     engine: EngineKind,
     clock: Manual,
     wall: Manual,
-    /// What the calendar shows at the beginning.
+    /// The wall-clock time at the start.
     start: Timestamp,
 }
 
@@ -45,7 +45,7 @@ enum EngineKind {
     Down(Box<Engine<Fallback<UnreachableStore, Manual, Manual>>>),
 }
 
-/// A store that can't be asked.
+/// A store that is always unreachable.
 #[derive(Debug)]
 struct UnreachableStore(Manual);
 
@@ -75,7 +75,7 @@ impl Backend for UnreachableStore {
 impl RemoteBackend for UnreachableStore {}
 
 impl SimulatedEngine {
-    /// Puts a policy in force, on this date.
+    /// An engine with this policy, which starts at this date.
     pub(crate) fn new(
         policy: Policy,
         began: Timestamp,
@@ -101,7 +101,7 @@ impl SimulatedEngine {
         })
     }
 
-    /// Lets time go on until this is over since the beginning.
+    /// Advances the clock to a time since the start.
     pub(crate) fn advance_to(&self, at: Duration) {
         self.clock.set(Timestamp::ZERO + at);
         self.wall.set(self.start + at);
@@ -114,7 +114,7 @@ impl SimulatedEngine {
         }
     }
 
-    /// What is left of each limit, as far as that is known here.
+    /// The remaining tokens of each limit that is known without a store.
     pub(super) fn left(&self, facts: &Facts<'_>) -> Vec<LimitRemaining> {
         match &self.engine {
             EngineKind::Up(engine) => engine.remaining(facts),
@@ -137,7 +137,7 @@ impl SimulatedEngine {
     }
 }
 
-/// The same policy, whose requests don't wait for their turn: nobody is there to wake them.
+/// The same policy, but requests don't wait: on a manual clock, nothing would wake them.
 fn without_waits(mut policy: Policy) -> Policy {
     for rule in &mut policy.rules {
         rule.over = OverLimitAction::Deny;
@@ -148,7 +148,7 @@ fn without_waits(mut policy: Policy) -> Policy {
     policy
 }
 
-/// What is known without waiting, as all is that no store is asked about.
+/// The result of a future that completes without waiting, as all futures without a store do.
 fn poll_ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
     match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(verdict)) => verdict,

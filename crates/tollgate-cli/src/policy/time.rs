@@ -1,4 +1,4 @@
-//! Lengths of time and dates, as people write and read them.
+//! Parses and formats durations and dates.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use jiff::{Span, SpanRelativeTo};
 use jiff::{Timestamp as Instant, Zoned};
 use tollgate::Timestamp;
 
-/// Reads a length of time such as `300ms`, `2.5s`, `1h30m` or `30d`.
+/// Parses a duration such as `300ms`, `2.5s`, `1h30m` or `30d`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let span: Option<Span> = text.parse().ok();
     let length = span.and_then(|span| {
         let days = SpanRelativeTo::days_are_24_hours();
         Duration::try_from(span.to_duration(days).ok()?).ok()
     });
-    // ISO's form is nobody's on a command line, and a sign is a slip.
+    // The parser also accepts ISO 8601 and signs, which on a command line are more likely mistakes.
     let is_plain = text.starts_with(|first: char| first.is_ascii_digit());
     length.filter(|_| is_plain).ok_or_else(|| {
         format!("{text:?} is no length of time; write it as 10ms, 2.5s, 1h30m or 7d")
     })
 }
 
-/// In the units that suit it: `100ms`, `1.5s`, `1h30m`, `7d`. What nobody waits for is rounded up: parts of a second to
-/// milliseconds, and of a millisecond to microseconds.
+/// A duration in fitting units: `100ms`, `1.5s`, `1h30m`, `7d`. Digits too small to matter are rounded up: parts of a
+/// second to milliseconds, and of a millisecond to microseconds.
 pub(crate) fn format_duration(length: Duration) -> String {
     const DAY: u64 = 86_400;
     let (step, unit) = match length {
@@ -47,7 +47,7 @@ pub(crate) fn format_duration(length: Duration) -> String {
         .and_then(|span| span.try_seconds(small(seconds % 60)))
         .and_then(|span| span.try_nanoseconds(nanos));
     let Ok(span) = span else {
-        // Beyond all that a calendar has.
+        // The duration exceeds the calendar's range.
         return format!("{seconds}s");
     };
     let printer = SpanPrinter::new()
@@ -61,12 +61,12 @@ pub(crate) fn format_duration(length: Duration) -> String {
     }
 }
 
-/// A moment, as `2026-03-01T12:00:00Z`, with another offset or `[Europe/Zurich]`, or a date alone in UTC.
+/// An instant, as `2026-03-01T12:00:00Z`, with another offset or `[Europe/Zurich]`, or a date alone in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Instant);
 
 impl Moment {
-    /// The moment that a clock of wall time shows.
+    /// The instant of a wall-clock timestamp.
     pub(crate) fn of(at: Timestamp) -> Self {
         let nanos = i128::from(at.as_nanos());
         Self(Instant::from_nanosecond(nanos).unwrap_or(Instant::MAX))

@@ -1,4 +1,4 @@
-//! Variables of the environment that look like settings and are none.
+//! Finds environment variables that look like settings but aren't.
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Command};
@@ -9,11 +9,11 @@ use crate::ask::AskOptions;
 
 const ENV_PREFIX: &str = "TOLLGATE_";
 
-/// What to say of variables that are called as settings are, but set nothing: one line each.
+/// Warnings about variables with the prefix of settings that set nothing, one line each.
 pub(super) fn unknown_variable_warnings(
     variables: impl IntoIterator<Item = String>,
 ) -> Vec<String> {
-    // Those of the other commands are set for these, and no mistake.
+    // Variables of the other commands are set for those commands, so they are no mistake.
     let ask = AskOptions::augment_args(Command::new("ask"));
     let admin = Admin::augment_args(Command::new("admin"));
     let known = known_variables(&settings::serve_cli().subcommands([ask, admin]));
@@ -28,7 +28,7 @@ pub(super) fn unknown_variable_warnings(
     said.collect()
 }
 
-/// The variables of a command, and of those in it.
+/// The variables of a command and of its subcommands.
 fn known_variables(command: &Command) -> Vec<String> {
     let own = command.get_arguments().filter_map(clap::Arg::get_env);
     let own = own.map(|name| name.to_string_lossy().into_owned());
@@ -36,7 +36,8 @@ fn known_variables(command: &Command) -> Vec<String> {
         .collect()
 }
 
-/// Whether Kubernetes has set it, as it does for each service of a namespace: one of the name `tollgate` is common.
+/// Whether Kubernetes set the variable, as it does for each service in a namespace. A service named `tollgate` is
+/// common.
 fn is_kubernetes_link(name: &str) -> bool {
     let has_number = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
@@ -45,7 +46,7 @@ fn is_kubernetes_link(name: &str) -> bool {
         || name.split("_PORT_").skip(1).any(has_number)
 }
 
-/// The variable whose setting is spelt nearly so.
+/// The variable of the setting with the closest name.
 fn similar_variable(name: &str) -> Option<String> {
     let flag = name
         .strip_prefix(ENV_PREFIX)?

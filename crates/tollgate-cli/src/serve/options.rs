@@ -1,4 +1,4 @@
-//! The options of `tollgate serve`, and what they mean to the service.
+//! The options of `tollgate serve`, and their conversion to settings of the service.
 
 use std::io;
 use std::num::{IntErrorKind, ParseIntError};
@@ -23,7 +23,7 @@ mod secure;
 
 pub use secure::SecurityOptions;
 
-/// More keys than this would be more memory than a machine has.
+/// More keys would need more memory than a machine has.
 const MAX_THROTTLE_KEYS: usize = 1_000_000_000;
 
 /// Options of `tollgate serve`.
@@ -32,16 +32,16 @@ const MAX_THROTTLE_KEYS: usize = 1_000_000_000;
     allow_negative_numbers = true,
     mut_args(with_env_variable),
     after_help = "\
-Each option can also be said in the environment (TOLLGATE_HTTP for --http) or in a file that --config
-names (http: 127.0.0.1:8080). A flag counts before the environment, and that before the file.
+Each option can also be set in the environment (TOLLGATE_HTTP for --http) or in the --config file
+(http: 127.0.0.1:8080). Precedence: flag, environment, file, default.
 
-Exit code 0: it was ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: wrong usage;
-130 or 143: a second Ctrl-C or SIGTERM ended it at once. SIGHUP reads the policy,
-certificates and secrets again.
+Exit code 0: ended by SIGTERM or Ctrl-C; 1: it couldn't start; 2: errors in the settings or wrong usage;
+130 or 143: ended immediately by a second Ctrl-C or SIGTERM. SIGHUP reads the policy, certificates and
+secrets again.
 
-With --check 0: it could start; 2: the settings or the policy are wrong; 3: certificates or secrets;
-4: the store can't be asked; 5: a port isn't free, or a file or folder can't be written. If several
-are wrong, the smallest.
+With --check 0: it could start; 2: errors in the settings or the policy; 3: in certificates or secrets;
+4: the store is unreachable; 5: a port isn't free, or a file or folder can't be written. With several
+errors, the smallest code.
 
 Examples:
   tollgate serve
@@ -50,21 +50,22 @@ Examples:
   tollgate serve ratelimit/config/ --backend redis://127.0.0.1:6379"
 )]
 pub struct ServeOptions {
-    /// A policy, or a folder of policies, in our form or envoyproxy/ratelimit's; an example without.
+    /// A policy file or a folder of policy files, native or in envoyproxy/ratelimit's form. Without it, an example
+    /// policy is used.
     pub policy: Option<PathBuf>,
-    /// Where HTTP is answered: an address, a port, unix:PATH, unix:PATH?mode=0660, or off.
+    /// Listener for HTTP: an address, a port, unix:PATH, unix:PATH?mode=0660, or off.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub http: Address,
-    /// Where Envoy is answered (RLS v3, gRPC), as for --http.
+    /// Listener for Envoy (RLS v3, gRPC), as for --http.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
     pub grpc: Address,
-    /// Where Redis clients are answered, as for --http.
+    /// Listener for Redis clients, as for --http.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6380")]
     pub resp: Address,
-    /// Where operators and probes are answered (tollgate admin, /healthz, /readyz), as for --http.
+    /// Listener for operators and probes (tollgate admin, /healthz, /readyz), as for --http.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6070")]
     pub admin: Address,
-    /// Where limits are counted: memory, or the URL of a store, as redis://:password@host:6379.
+    /// The backend: memory, or the URL of a store, as redis://:password@host:6379.
     #[arg(
         long,
         hide_env_values = true,
@@ -72,19 +73,19 @@ pub struct ServeOptions {
         default_value = "memory"
     )]
     pub backend: String,
-    /// In memory, how many processes share the limits: each enforces its part, as they count apart.
+    /// In memory, the number of processes that share the limits. They count separately, so each enforces its share.
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_positive::<u32>)]
     pub replicas: u32,
-    /// Don't start while the store can't be asked.
+    /// Don't start while the store is unreachable.
     #[arg(long, value_parser = parse_switch)]
     pub require_store: bool,
-    /// How long a decision waits for the store, before each rule's on_store_failure decides.
+    /// How long a decision waits for the store before each rule's on_store_failure decides.
     #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = parse_positive_duration)]
     pub store_timeout: Duration,
-    /// What outlives the process.
+    /// State that outlives the process.
     #[command(flatten)]
     pub state_options: PersistenceOptions,
-    /// Header fields that tell what is left: draft-8, draft-7, draft-6, draft-3, github; several with commas.
+    /// Rate-limit header fields of responses: draft-8, draft-7, draft-6, draft-3, github; several with commas.
     #[arg(
         long,
         value_name = "DIALECT",
@@ -92,87 +93,87 @@ pub struct ServeOptions {
         default_value = "draft-8"
     )]
     pub headers: Vec<HeaderDialect>,
-    /// Header fields that Envoy adds to its answers, as for --headers; none without.
+    /// Header fields that Envoy adds to its responses, as for --headers. The default is none.
     #[arg(long, value_name = "DIALECT", value_delimiter = ',')]
     pub rls_headers: Vec<HeaderDialect>,
-    /// What Envoy is told of a decision that could not be made: error, or deny.
+    /// What Envoy gets for a decision that failed: error, or deny.
     #[arg(long, value_name = "ANSWER", default_value = "error")]
     pub rls_closed: RlsFailureMode,
     /// Certificates and secrets.
     #[command(flatten)]
     pub security: SecurityOptions,
-    /// When the policy is read again, and how it ends.
+    /// Reloading the policy, and shutdown.
     #[command(flatten)]
     pub lifetime: LifecycleOptions,
-    /// A file of tokens, one a line, for those who operate it by --admin; without, one is made at the start.
+    /// A file of operators' tokens for --admin, one a line. Without it, a token is generated at the start.
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
-    /// Names by which --admin is reached, beside its address and localhost; several with commas.
+    /// Host names of --admin besides its address and localhost; several with commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub admin_host: Vec<AdminHost>,
     /// Metrics and logs.
     #[command(flatten)]
     pub observability: ObservabilityOptions,
-    /// A file that gets one JSON object with the addresses, once all are bound.
+    /// A file to which the addresses are written as one JSON object, once all listeners are bound.
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
-    /// Keys of CL.THROTTLE that are kept in memory.
+    /// The most keys of CL.THROTTLE in memory.
     #[arg(long, value_name = "N", default_value = "1000000", value_parser = parse_throttle_keys)]
     pub throttle_keys: usize,
-    /// How much clients may bring and take.
+    /// Bounds on clients' requests and connections.
     #[command(flatten)]
     pub limits: LimitOptions,
-    /// A file of settings: YAML, or TOML if it ends so.
+    /// A file of settings: YAML, or TOML if its name ends in .toml.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What is done in place of serving.
+    /// Actions instead of serving.
     #[command(flatten)]
     pub checks: CheckOptions,
-    /// Where each setting is from.
+    /// The origin of each setting.
     #[arg(skip)]
     pub origins: Vec<Setting>,
 }
 
-/// How much clients may bring and take.
+/// Bounds on clients' requests and connections.
 #[derive(Args, Clone, Debug)]
 pub struct LimitOptions {
-    /// Connections of each protocol at the same time.
+    /// The most concurrent connections of each protocol.
     #[arg(long, value_name = "N", default_value = "10000", value_parser = parse_positive::<usize>)]
     pub max_connections: usize,
-    /// Bytes of a request: a command, a body, a message.
+    /// The most bytes of a request: a command, a body, a message.
     #[arg(long, value_name = "N", default_value = "65536", value_parser = parse_positive::<usize>)]
     pub max_request_bytes: usize,
-    /// Bytes of the first lines of a request of HTTP.
+    /// The most bytes of the header of an HTTP request.
     #[arg(long, value_name = "N", default_value = "8192", value_parser = parse_positive::<usize>)]
     pub max_head_bytes: usize,
-    /// Bytes of a key, or of one fact.
+    /// The most bytes of a key or of one fact.
     #[arg(long, value_name = "N", default_value = "8192", value_parser = parse_positive::<usize>)]
     pub max_key_bytes: usize,
-    /// Arguments of a command, facts of a request, or entries of all its descriptors.
+    /// The most arguments of a command, facts of a request, or entries of all its descriptors.
     #[arg(long, value_name = "N", default_value = "1024", value_parser = parse_positive::<usize>)]
     pub max_arguments: usize,
-    /// Descriptors of a request of Envoy.
+    /// The most descriptors of a request from Envoy.
     #[arg(long, value_name = "N", default_value = "64", value_parser = parse_positive::<usize>)]
     pub max_descriptors: usize,
-    /// Requests of one list of HTTP.
+    /// The most requests in one HTTP batch.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_positive::<usize>)]
     pub max_batch: usize,
-    /// Commands or requests that are answered in one write.
+    /// The most commands or requests that are answered in one write.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_positive::<usize>)]
     pub max_pipeline: usize,
-    /// Calls of one connection of HTTP/2 at the same time.
+    /// The most concurrent streams of an HTTP/2 connection.
     #[arg(long, value_name = "N", default_value = "256", value_parser = parse_positive::<u32>)]
     pub max_streams: u32,
-    /// What callers may hold at the same time.
+    /// The most holds of all clients together.
     #[arg(long, value_name = "N", default_value = "100000", value_parser = parse_count)]
     pub max_holds: usize,
-    /// How long a slot is held that was taken without a name (over RLS, RESP or /v1/check), if nobody gives it back.
-    #[arg(long = "hold-time", value_name = "TIME", default_value = "60s", value_parser = parse_positive_duration)]
+    /// How long a permit is held that was taken without an id (over RLS, RESP or /v1/check) and isn't released.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_positive_duration)]
     pub permit_ttl: Duration,
-    /// How long a client may take to send a request, and to read its answer.
+    /// The timeout for a client to send a request, and to read its response.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_positive_duration)]
     pub request_time: Duration,
-    /// How long a connection may be quiet.
+    /// How long a connection may be idle.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_positive_duration)]
     pub idle_time: Duration,
 }
@@ -197,19 +198,19 @@ impl LimitOptions {
     }
 }
 
-/// Where state is kept, in memory.
+/// Persistence of counters in memory.
 #[derive(Args, Clone, Debug)]
 pub struct PersistenceOptions {
-    /// In memory, a folder that keeps what was counted across restarts: each process needs one of its own.
+    /// In memory, a folder that keeps the counters across restarts. Each process needs its own.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// How often --state is saved: so much is lost at most if the process is killed.
+    /// The interval between saves of --state. A killed process loses at most this much.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_positive_duration)]
     pub state_every: Duration,
 }
 
 impl PersistenceOptions {
-    /// What the service is told, if state is kept.
+    /// The settings of persistence, if it is enabled.
     pub(super) fn state_options(&self) -> Option<StateOptions> {
         let folder = self.state.as_ref()?;
         Some(StateOptions {
@@ -219,22 +220,22 @@ impl PersistenceOptions {
     }
 }
 
-/// When the policy is read again, and how the service ends.
+/// Reloading the policy, and shutdown.
 #[derive(Args, Clone, Debug)]
 pub struct LifecycleOptions {
     /// Whether the policy is read again when its files change: on, or off. SIGHUP reads it in any case.
     #[arg(long, value_name = "ON|OFF", default_value = "on", value_parser = parse_watch)]
     pub watch: PolicyWatch,
-    /// After SIGTERM, how long clients are still taken while probes say that they should go elsewhere.
+    /// After SIGTERM, how long new requests are still accepted while probes report that the service is not ready.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     pub drain_delay: Duration,
-    /// After that, how long what was asked may take to be answered; what isn't is cut.
+    /// After the delay, how long requests in flight may take. Then their connections are closed.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_positive_duration)]
     pub drain_time: Duration,
 }
 
 impl LifecycleOptions {
-    /// How it ends.
+    /// The settings of the shutdown.
     pub(super) const fn drain(&self) -> DrainSettings {
         DrainSettings {
             delay: self.drain_delay,
@@ -246,31 +247,31 @@ impl LifecycleOptions {
 /// Metrics and logs.
 #[derive(Args, Clone, Debug)]
 pub struct ObservabilityOptions {
-    /// Where Prometheus is answered (/metrics), and probes, as for --http; --admin answers it too.
+    /// Listener for Prometheus (/metrics) and probes, as for --http. --admin has /metrics too.
     #[arg(long, value_name = "ADDR", default_value = "off")]
     pub metrics: Address,
-    /// How many limiters metrics show by name; the others are counted together.
+    /// The most limiters that metrics show by name. Further ones are counted together.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_positive::<usize>)]
     pub metrics_limiters: usize,
-    /// How lines of the log are written: text, or json.
+    /// The format of log lines: text, or json.
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub log_format: LogFormat,
-    /// What is written to the log, from this on: error, warning, info or debug.
+    /// The least severe level that is logged: error, warning, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: Level,
-    /// How many of the refusals are in the log, as 1%; 0 for none.
+    /// The part of denials that is logged, such as 1%; 0 for none.
     #[arg(long, value_name = "SHARE", default_value = "1%")]
     pub log_denials: SampleRate,
-    /// But no more of them in any second.
+    /// The most denials that are logged in any second.
     #[arg(long, value_name = "N", default_value = "10", value_parser = parse_positive::<u32>)]
     pub log_denials_per_second: u32,
-    /// Name the rules in shadow that would have refused in answers of /v1/check and /v1/peek, by the field "shadow".
+    /// Name the shadow rules that would have denied, in responses of /v1/check and /v1/peek, by the field "shadow".
     #[arg(long)]
     pub show_shadow: bool,
 }
 
 impl ObservabilityOptions {
-    /// The log, on standard error.
+    /// Opens the log on standard error.
     pub(super) fn open_log(&self) -> io::Result<Log> {
         let log = Log::queued(io::stderr(), self.log_format)?;
         log.set_level(self.log_level);
@@ -278,22 +279,22 @@ impl ObservabilityOptions {
     }
 }
 
-/// What is done in place of serving. They are for the command line alone.
+/// Actions instead of serving. Only the command line can set them.
 #[derive(Args, Clone, Debug)]
 pub struct CheckOptions {
-    /// Check all that a start needs (policy, certificates, secrets, store, ports, state), and end.
+    /// Check everything that a start needs (policy, certificates, secrets, store, ports, state), and exit.
     #[arg(long, conflicts_with_all = ["print_config", "print_policy"])]
     pub check: bool,
-    /// Show what all settings are, and where each is from, and end.
+    /// Print all settings and the origin of each, and exit.
     #[arg(long, conflicts_with = "print_policy")]
     pub print_config: bool,
-    /// Show the policy that would be in force, with all that it includes, and end.
+    /// Print the policy that would be in force, with all included files, and exit.
     #[arg(long)]
     pub print_policy: bool,
 }
 
 impl ServeOptions {
-    /// Where each protocol is spoken, by the name that people know.
+    /// The listeners with the common name of each protocol.
     pub(super) fn listeners(&self) -> [(Protocol, &'static str, &Address); 5] {
         [
             (Protocol::Http, "HTTP", &self.http),
@@ -304,7 +305,7 @@ impl ServeOptions {
         ]
     }
 
-    /// What the service is told, or which secret can't be read.
+    /// The settings of the service, or the error of a secret that can't be read.
     pub(super) fn settings(&self, log: &Log) -> Result<Settings, CliError> {
         let (secure, telling) = (&self.security, &self.observability);
         let secret = |flag: &str, file: &Option<PathBuf>| {
@@ -355,7 +356,7 @@ impl ServeOptions {
     }
 }
 
-/// A count of what there has to be some of.
+/// Parses a count that must be at least 1.
 fn parse_positive<T>(text: &str) -> Result<T, String>
 where
     T: FromStr<Err = ParseIntError> + PartialEq + Default,
@@ -369,7 +370,7 @@ where
     }
 }
 
-/// Keys of which each takes 25 bytes.
+/// Parses a number of keys, each of which takes 25 bytes.
 fn parse_throttle_keys(text: &str) -> Result<usize, String> {
     match parse_positive(text)? {
         count if count <= MAX_THROTTLE_KEYS => Ok(count),
@@ -379,13 +380,13 @@ fn parse_throttle_keys(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A count of what there may be none of.
+/// Parses a count that may be 0.
 fn parse_count(text: &str) -> Result<usize, String> {
     let read = text.parse();
     read.map_err(|_| "it should be a whole number".to_owned())
 }
 
-/// A switch, as the environment tells it.
+/// Parses a boolean, as environment variables have them.
 fn parse_switch(text: &str) -> Result<bool, String> {
     match text.to_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Ok(true),
@@ -394,7 +395,7 @@ fn parse_switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A time in which something can happen.
+/// Parses a duration above zero.
 fn parse_positive_duration(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         Duration::ZERO => Err("it should be longer than nothing, as 10s".to_owned()),
@@ -402,7 +403,7 @@ fn parse_positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Each option is a variable of the environment, too, but those that are in place of serving.
+/// Gives each option an environment variable, except the actions instead of serving.
 fn with_env_variable(arg: Arg) -> Arg {
     let id = arg.get_id().to_string();
     match id.as_str() {
@@ -411,7 +412,7 @@ fn with_env_variable(arg: Arg) -> Arg {
     }
 }
 
-/// Whether the policy's files are watched.
+/// Parses whether the policy's files are watched.
 fn parse_watch(text: &str) -> Result<PolicyWatch, String> {
     match parse_switch(text) {
         Ok(true) => Ok(PolicyWatch::On),

@@ -1,4 +1,5 @@
-//! `tollgate serve --check`: all that a start needs, looked at one by one and told in a line each. Nothing is served.
+//! `tollgate serve --check`: checks everything that a start needs, and reports each check in one line. Nothing is
+//! served.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -14,20 +15,20 @@ use tollgate_server::{Address, Log, Settings};
 use super::{STORE_READY_TIMEOUT, ServeOptions};
 use crate::outcome::CliError;
 
-/// What a check is about, by the exit code if something of it is wrong.
+/// The area of a check. Its number is the exit code if a check of the area fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CheckArea {
     /// Settings and the policy.
     Configuration = 2,
     /// Certificates and secrets.
     Secrets,
-    /// The store that limits are counted in.
+    /// The store of the counters.
     Store,
     /// Ports, files and folders.
     System,
 }
 
-/// What was found so far.
+/// The results so far.
 #[derive(Default)]
 struct PreflightReport {
     lines: String,
@@ -48,7 +49,7 @@ impl PreflightReport {
         self.add_line("ok", what, text);
     }
 
-    /// Something that isn't a check of its own.
+    /// Adds a warning that belongs to no check.
     fn add_warning(&mut self, what: &str, text: &str) {
         self.add_line("warning", what, text);
     }
@@ -94,7 +95,7 @@ impl PreflightReport {
 }
 
 impl ServeOptions {
-    /// Looks at all that a start needs, also where something was wrong before.
+    /// Runs all checks, even after one has failed.
     pub(super) async fn preflight(&self, out: &mut impl Write, log: &Log) -> Result<(), CliError> {
         let mut report = PreflightReport::default();
         let config = CheckArea::Configuration;
@@ -130,7 +131,7 @@ impl ServeOptions {
         report.finish(out)
     }
 
-    /// The policy, with every error and warning in a line.
+    /// Checks the policy. Each error and warning is one line.
     fn check_policy(&self, report: &mut PreflightReport) -> Option<LoadedPolicy> {
         let checked = match self.load_policy() {
             Ok(checked) => checked,
@@ -168,7 +169,7 @@ impl ServeOptions {
         Some(checked)
     }
 
-    /// Certificates and secrets; all settings, if they can be read.
+    /// Checks certificates and secrets. Returns all settings if they can be read.
     fn check_secrets(&self, report: &mut PreflightReport, log: &Log) -> Option<Settings> {
         if let Some(tls) = self.security.tls() {
             report.add_result(
@@ -189,7 +190,7 @@ impl ServeOptions {
         }
     }
 
-    /// The store, which is given as long as at the start; here it has to answer, whether a start needs it or not.
+    /// Checks the store with the timeout of a start. It must answer, even if a start doesn't require it.
     async fn check_store(&self, report: &mut PreflightReport, checked: Option<&LoadedPolicy>) {
         if self.is_in_memory() || self.backend.parse::<Store>().is_err() {
             return;
@@ -217,7 +218,7 @@ impl ServeOptions {
         }
     }
 
-    /// Every listener that isn't off.
+    /// Checks that every listener can be bound.
     async fn check_ports(&self, report: &mut PreflightReport) {
         let mut taken: Vec<&Address> = Vec::new();
         for (_, protocol, address) in self.listeners() {
@@ -232,7 +233,7 @@ impl ServeOptions {
     }
 }
 
-/// A diagnostic with its place and what to do.
+/// A diagnostic in one line, with its position and help.
 fn in_one_line(report: &render::DiagnosticReport<'_>) -> String {
     let place = match report.line {
         0 => format!("{}: ", report.file),

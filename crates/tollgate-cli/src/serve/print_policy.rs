@@ -1,4 +1,4 @@
-//! `tollgate serve --print-policy`: the policy that would be in force, as one text.
+//! `tollgate serve --print-policy`: prints the policy that would be in force as one text.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use super::ServeOptions;
 use crate::outcome::CliError;
 
 impl ServeOptions {
-    /// Writes the policy: a file alone as it is written, several as one.
+    /// Writes the policy: a single file as it is, several files merged.
     pub(super) fn print_policy(&self, out: &mut impl Write) -> Result<(), CliError> {
         self.validate()?;
         let checked = self.load_policy().map_err(CliError::in_one_line)?;

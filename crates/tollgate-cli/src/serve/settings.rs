@@ -1,5 +1,5 @@
-//! Where the settings of `tollgate serve` come from: flags, then the environment, then a file, then defaults. What is
-//! wrong with one is told in one line, with where it was said.
+//! The settings of `tollgate serve`. Precedence: flag, environment, `--config` file, default. An error in a setting
+//! is one line, with the origin of the value.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -12,7 +12,7 @@ use tollgate_redis::Address;
 
 use super::ServeOptions;
 
-/// What is asked about the settings themselves, and by the command line alone.
+/// Options that only the command line may set, because they are about the settings themselves.
 const COMMAND_LINE_ONLY: [&str; 6] = [
     "config",
     "check",
@@ -22,32 +22,32 @@ const COMMAND_LINE_ONLY: [&str; 6] = [
     "color",
 ];
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A flag.
     Flag,
-    /// The environment.
+    /// An environment variable.
     Environment,
-    /// The file that `--config` names, and the line of it.
+    /// The `--config` file, as its name and line.
     File(String),
-    /// Nobody said anything.
+    /// The default.
     Default,
 }
 
 /// One setting, as `--print-config` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// As its flag is called.
+    /// The name of the setting, as its flag.
     pub name: String,
-    /// What it is in the end; none if it isn't set.
+    /// The effective value. `None` if the setting isn't set.
     pub value: Option<String>,
-    /// Who said so.
+    /// The origin of the value.
     pub origin: Origin,
 }
 
 impl Setting {
-    /// A line for people, and for a file of settings.
+    /// A line that is readable both by people and as a settings file.
     pub(crate) fn line(&self) -> String {
         let name = &self.name;
         let Some(value) = &self.value else {
@@ -70,11 +70,11 @@ impl Setting {
     }
 }
 
-/// What a command line says by all commands, and where each setting of `serve` is from: that command reads the environment
-/// and a file beside it, too.
+/// Parses a command line of any command, and the origin of each setting. `serve` also reads the environment and a
+/// settings file.
 ///
 /// # Errors
-/// What is wrong with it, or what was asked about it.
+/// The arguments are invalid, or they ask for help or the version, which clap treats as an error.
 pub(crate) fn read_command_line(
     all: &Command,
     mut args: Vec<OsString>,
@@ -109,12 +109,12 @@ fn usage_error(why: String) -> clap::Error {
     clap::Error::raw(ErrorKind::InvalidValue, format!("{why}\n"))
 }
 
-/// The variable of a setting.
+/// The environment variable of a setting.
 pub(super) fn env_variable(name: &str) -> String {
     format!("TOLLGATE_{}", name.to_uppercase().replace('-', "_"))
 }
 
-/// The command `serve`, as `tollgate serve` reads it.
+/// The command `serve`, for parsing settings by themselves.
 pub(super) fn serve_cli() -> Command {
     let serve = ServeOptions::augment_args(Command::new("serve"));
     Command::new("tollgate").subcommand(serve)
@@ -127,7 +127,7 @@ fn built_serve_command() -> Command {
     serve.unwrap_or_default()
 }
 
-/// What is wrong with arguments of `serve`, without the usage below it; what was asked for stays as it is.
+/// An error in the arguments of `serve` without the usage below it. Help and version output stay as they are.
 fn in_one_line(error: clap::Error, args: &[OsString]) -> clap::Error {
     if !error.use_stderr() || args.get(1).is_none_or(|name| name != "serve") {
         return error;
@@ -143,7 +143,7 @@ fn in_one_line(error: clap::Error, args: &[OsString]) -> clap::Error {
     clap::Error::raw(error.kind(), format!("{what}; see tollgate serve --help\n"))
 }
 
-/// What an error says: its first lines, and its tips. That a flag could be passed as a value is no help here.
+/// The summary of a clap error: its first lines and its tips. The tip to pass a flag as a value doesn't apply here.
 fn error_summary(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let mut parts = text.split("\n\n");
@@ -154,7 +154,7 @@ fn error_summary(text: &str) -> String {
     tips.fold(first, |said, tip| format!("{said}; {}", joined(tip)))
 }
 
-/// The argument that an error is about, as it shows it, and its name.
+/// The argument of an error, as the error shows it, and its name.
 fn error_argument(error: &clap::Error) -> Option<(String, String)> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -171,7 +171,7 @@ fn is_flag(arg: &OsStr, name: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
-/// All settings, by their names.
+/// All settings by name.
 fn collect_settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec<Setting> {
     let serve = built_serve_command();
     let arguments = serve.get_arguments();
@@ -203,11 +203,11 @@ fn collect_settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec
     arguments.filter_map(setting).collect()
 }
 
-/// A setting of a file.
+/// A setting in a file.
 struct FileSetting {
     name: String,
     value: Value,
-    /// The value, as the command line has it.
+    /// The value in the notation of the command line.
     text: String,
     place: String,
 }
@@ -235,7 +235,7 @@ fn is_switch(name: &str) -> bool {
     found.is_some_and(|argument| !argument.get_action().takes_values())
 }
 
-/// A setting of a file as the words of a command line, if they are right by themselves.
+/// A setting of a file as command-line arguments, if it is valid by itself.
 fn to_arguments(entry: &FileSetting) -> Result<Vec<OsString>, String> {
     let FileSetting {
         name, text, place, ..
@@ -277,7 +277,7 @@ fn to_arguments(entry: &FileSetting) -> Result<Vec<OsString>, String> {
     Ok(words.into_iter().map(OsString::from).collect())
 }
 
-/// The settings of a file: names as of the flags, and values.
+/// Reads the settings of a file. Their names are those of the flags.
 fn read_file(path: &Path) -> Result<Vec<FileSetting>, String> {
     let shown = path.display();
     let text =

@@ -1,4 +1,4 @@
-//! What a service is told by signals: to read its policy again, to end, and to end at once.
+//! Handles the signals of a service: reload, graceful shutdown, and immediate exit.
 
 use std::io;
 use std::sync::mpsc;
@@ -9,10 +9,10 @@ use tollgate_server::{DrainSettings, Server};
 
 use super::systemd::{self, ServiceManager};
 
-/// What is saved after a second signal is given so long.
+/// How long the final save may take after a second signal.
 const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Ends the process after this time, whatever it waits for.
+/// Exits the process after this time, whatever it still waits for.
 fn exit_after(time: Duration, signal: EndSignal) {
     let wait = move || {
         let (open, nothing) = mpsc::channel::<()>();
@@ -20,7 +20,7 @@ fn exit_after(time: Duration, signal: EndSignal) {
         drop(open);
         std::process::exit(i32::from(signal.exit_code()));
     };
-    // Without a thread it ends when what it waits for has ended.
+    // Without the thread, the process ends once its other tasks have ended.
     let _ = std::thread::Builder::new().spawn(wait);
 }
 
@@ -35,7 +35,7 @@ pub enum EndSignal {
     Interrupt,
 }
 
-/// All signals that are listened to, from before the service starts.
+/// All signals that are handled, from before the service starts.
 pub(super) struct Signals {
     term: Signal,
     interrupt: Signal,
@@ -43,7 +43,7 @@ pub(super) struct Signals {
 }
 
 impl EndSignal {
-    /// How a process ends that such a signal has ended: by 128 and its number, as shells say it.
+    /// The exit code of a process that the signal ended: 128 plus its number, as in shells.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Term => 128 + 15,
@@ -61,7 +61,7 @@ impl Signals {
         })
     }
 
-    /// One that ends the service.
+    /// Waits for a signal that ends the service.
     pub(super) async fn next_end_signal(&mut self) -> EndSignal {
         tokio::select! {
             _ = self.term.recv() => EndSignal::Term,
@@ -69,7 +69,7 @@ impl Signals {
         }
     }
 
-    /// Does what signals say, until one ends the service.
+    /// Handles signals until one ends the service.
     pub(super) async fn handle_until_end(&mut self, server: &Server, manager: &ServiceManager) {
         let mut signs = manager.watchdog_ticks();
         loop {
@@ -90,18 +90,18 @@ impl Signals {
             }
             manager.notify(systemd::RELOADING);
             tokio::select! {
-                // What came of it is in the log. Certificates and secrets are read again by the service itself.
+                // The result is in the log. The service reloads certificates and secrets itself.
                 _ = server.reload("SIGHUP") => manager.notify(systemd::READY),
-                // A file that takes long to read keeps nobody from ending.
+                // A slow reload must not delay the shutdown.
                 _ = self.next_end_signal() => return,
             }
         }
     }
 
-    /// Ends the service, and all that `then` does.
+    /// Shuts the service down, and then runs `then`.
     ///
     /// # Errors
-    /// A second signal, which ends it at once.
+    /// A second signal arrived, which ends the service immediately.
     pub(super) async fn drain(
         &mut self,
         server: Server,
@@ -114,7 +114,7 @@ impl Signals {
         };
         let again = async {
             let signal = self.next_end_signal().await;
-            // State is saved once more on the way: no longer than a disk may take that works.
+            // The shutdown saves the state once more. The timeout is enough for a working disk.
             exit_after(FINAL_SAVE_TIMEOUT, signal);
             signal
         };

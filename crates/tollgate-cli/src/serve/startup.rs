@@ -1,4 +1,4 @@
-//! What those who start the service are told: where it listens, what to try, and what they should know of it.
+//! Output at the start of a service: its addresses, example commands, and warnings.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,16 +12,16 @@ use super::ServeOptions;
 use crate::output::pluralize as counted;
 use crate::policy::{adaptive_note, format_duration, lease_note, quota_note};
 
-/// What the example policy can be asked, in the words of each protocol.
+/// The facts of an example request.
 const EXAMPLE_FACTS: &str = r#"{"facts":{"user":"ada"}}"#;
-/// So many requests of the example policy, one after the other, end with one that is denied.
+/// As many successive requests as it takes until the example policy denies one.
 const REQUESTS_UNTIL_DENIED: u32 = 11;
 const EXAMPLE_DESCRIPTORS: &str =
     r#"{"domain":"example","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
 const RLS_METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 impl ServeOptions {
-    /// What to know before it starts, each in one line.
+    /// Warnings before the start, one line each.
     pub(super) fn warnings(&self, checked: &LoadedPolicy) -> Vec<String> {
         let mut warnings = Vec::new();
         if let (Some(path), count @ 1..) = (&self.policy, checked.warnings.len()) {
@@ -35,7 +35,7 @@ impl ServeOptions {
         warnings
     }
 
-    /// What to know of this policy with these settings, each in one line.
+    /// Warnings about this policy with these settings, one line each.
     pub(super) fn start_warnings(&self, policy: &Policy) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.is_in_memory() {
@@ -57,7 +57,7 @@ impl ServeOptions {
             );
         }
         let has_no_names = self.grpc != Address::Disabled || self.resp != Address::Disabled;
-        // Nobody has chosen the example's limits.
+        // The example's limits were not the operator's choice.
         let is_told = has_no_names && self.policy.is_some();
         if let Some(leases) = lease_note(policy).filter(|_| is_told) {
             let after = format_duration(self.limits.permit_ttl);
@@ -73,7 +73,7 @@ impl ServeOptions {
         warnings
     }
 
-    /// What it serves, and where.
+    /// Prints the policy and the addresses of the listeners.
     pub(super) fn print_listeners(
         &self,
         out: &mut impl Write,
@@ -138,7 +138,7 @@ impl ServeOptions {
 }
 
 impl ServeOptions {
-    /// Whether a listener does.
+    /// Whether any listener uses TLS.
     fn has_tls_listener(&self) -> bool {
         let mut all = self.listeners().into_iter();
         all.any(|(on, _, address)| self.is_tls_listener(address, on))
@@ -152,7 +152,8 @@ impl ServeOptions {
         is_on && matches!(address, Address::Tcp(_))
     }
 
-    /// Where those find it who copy a line: nobody copies certificates and secrets.
+    /// The addresses for example commands: listeners without certificates and secrets, which an example can't
+    /// include.
     fn open_addresses(&self, addresses: &Addresses) -> Addresses {
         let mut open = addresses.clone();
         let secure = &self.security;
@@ -170,7 +171,7 @@ impl ServeOptions {
     }
 }
 
-/// That a policy refuses nothing, if that is so by its mode or those of all its rules.
+/// The warning for a policy that denies nothing, because of its mode or the modes of all its rules.
 fn unenforced_warning(policy: &Policy) -> Option<String> {
     let has_others = !policy.tiers.is_empty() || !policy.domains.is_empty();
     let is_enforced = policy.rules.iter().any(|rule| rule.mode == Mode::Enforce);
@@ -183,7 +184,7 @@ fn unenforced_warning(policy: &Policy) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Lines to copy, one for each protocol that is answered.
+/// Example commands to copy, one for each protocol with a listener.
 fn example_commands(addresses: &Addresses) -> Vec<String> {
     let http = addresses.http.as_ref().map(|address| {
         let (option, host) = url_option_and_host(address);
@@ -208,11 +209,11 @@ fn example_commands(addresses: &Addresses) -> Vec<String> {
             "buf curl --protocol grpc --http2-prior-knowledge {option}-d '{EXAMPLE_DESCRIPTORS}' http://{host}/{RLS_METHOD}"
         )
     });
-    // The loop is the last: what is asked after it is denied.
+    // The command with the loop is the last, because requests after it are denied.
     [resp, grpc, http].into_iter().flatten().collect()
 }
 
-/// The option for a socket, if it is one, and the host of a URL.
+/// The curl option for a Unix socket, if the address is one, and the host of the URL.
 fn url_option_and_host(address: &Address) -> (String, String) {
     match address {
         Address::Tcp(tcp) => (String::new(), loopback_if_unspecified(*tcp).to_string()),
@@ -223,7 +224,7 @@ fn url_option_and_host(address: &Address) -> (String, String) {
     }
 }
 
-/// The path of a socket, as a shell takes it.
+/// The path of a socket, quoted for a shell.
 fn shell_path(address: &Address) -> String {
     let path = match address {
         Address::Unix(path, _) => path.to_string_lossy().into_owned(),
@@ -237,7 +238,7 @@ fn shell_path(address: &Address) -> String {
     }
 }
 
-/// Who listens on all addresses is found on this machine's own.
+/// The loopback address for a listener on all addresses.
 fn loopback_if_unspecified(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),

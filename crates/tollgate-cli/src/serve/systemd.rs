@@ -1,4 +1,4 @@
-//! What systemd is told of the service (`Type=notify`): one datagram an event to the socket that it names.
+//! Notifies systemd of the service's state (`Type=notify`): one datagram per event, to systemd's socket.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Where the socket is.
+/// The variable with the path of the socket.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
-/// How often a sign of life is wanted, in microseconds, and by which process.
+/// The variable with the watchdog interval, in microseconds.
 const WATCHDOG_VARIABLE: &str = "WATCHDOG_USEC";
 const WATCHDOG_PID_VARIABLE: &str = "WATCHDOG_PID";
 
-/// Clients may come.
+/// The service accepts clients.
 pub(super) const READY: &str = "READY=1\nSTATUS=serving";
-/// The policy is read again; [`READY`] follows.
+/// The policy is being reloaded. [`READY`] follows.
 pub(super) const RELOADING: &str = "RELOADING=1\nSTATUS=reading the policy";
-/// It ends once all is answered.
+/// The service shuts down once all requests are answered.
 pub(super) const STOPPING: &str = "STOPPING=1\nSTATUS=draining";
-/// One sign of life.
+/// One watchdog ping.
 pub(super) const WATCHDOG_PING: &str = "WATCHDOG=1";
 
-/// Tells the manager of services that started this process, if one did.
+/// Notifies the service manager that started this process, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
@@ -32,7 +32,7 @@ pub(super) struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The one that the environment names.
+    /// The manager that the environment names.
     pub(super) fn from_environment() -> Self {
         Self::connect(std::env::var_os(SOCKET_VARIABLE), |name| {
             std::env::var(name).ok()
@@ -46,7 +46,7 @@ impl ServiceManager {
         let Ok(socket) = UnixDatagram::unbound() else {
             return Self::default();
         };
-        // A manager that is stuck keeps nobody waiting.
+        // A manager that hangs must not block the service.
         let _ = socket.set_nonblocking(true);
         let own = std::process::id().to_string();
         let is_own = other(WATCHDOG_PID_VARIABLE).is_none_or(|process| process == own);
@@ -54,28 +54,29 @@ impl ServiceManager {
         let micros = micros.filter(|micros: &u64| is_own && *micros > 0);
         Self {
             socket: Some((socket, address)),
-            // Two signs of life for each that is wanted.
+            // Two pings per interval, so that a late one causes no restart.
             every: micros.map(|micros| Duration::from_micros(micros.div_ceil(2))),
         }
     }
 
-    /// Signs of life; none are wanted by default. Whoever polls this shows that the service's threads run.
+    /// The ticks of watchdog pings. `None` if the manager wants no pings. Polling them proves that the service's
+    /// threads run.
     pub(super) fn watchdog_ticks(&self) -> Option<Interval> {
         let mut signs = interval(self.every?);
         signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Some(signs)
     }
 
-    /// Tells of one event.
+    /// Notifies the manager of one event.
     pub(super) fn notify(&self, event: &str) {
         if let Some((socket, address)) = &self.socket {
-            // A service runs on if nobody wants to know.
+            // The service runs on if the notification fails.
             let _ = socket.send_to_addr(event.as_bytes(), address);
         }
     }
 }
 
-/// A path, or after `@` a name that no file system has, which is Linux' own.
+/// The address of a socket: a path, or a name after `@` in Linux' abstract namespace.
 fn socket_address(text: &OsStr) -> io::Result<SocketAddr> {
     #[cfg(target_os = "linux")]
     if let [b'@', name @ ..] = text.as_bytes() {

@@ -1,4 +1,5 @@
-//! `tollgate simulate --adaptive`: laws that find a limit, in the queueing simulator, beside the best fixed limit.
+//! `tollgate simulate --adaptive`: runs the algorithms of adaptive limits in a queueing simulator, and compares each
+//! with the best fixed limit.
 
 use std::fmt;
 
@@ -9,16 +10,16 @@ use tollgate_adaptive::{AdaptiveAlgorithm, AlgorithmError, Bounds};
 use super::SimulateOptions;
 use super::plot::SvgChart;
 
-/// The bounds of every law that is played.
+/// The bounds of every limit.
 const LIMIT_BOUNDS: (f64, f64) = (1.0, 200.0);
 
-/// What each law did in each scenario.
+/// The result of each algorithm in each scenario.
 #[derive(Clone, Debug)]
 pub struct AdaptiveReport {
     scenarios: Vec<ScenarioResult>,
 }
 
-/// A scenario that was played.
+/// The result of one scenario.
 #[derive(Clone, Debug)]
 struct ScenarioResult {
     scenario: Scenario,
@@ -32,26 +33,26 @@ struct ScenarioResult {
 pub struct AdaptiveLine {
     /// The scenario's name.
     pub scenario: &'static str,
-    /// The law's name.
+    /// The algorithm's name.
     pub law: &'static str,
-    /// As a part of the best fixed limit's.
+    /// The goodput as a fraction of the best fixed limit's.
     pub goodput: f64,
-    /// The 99th percentile, as a multiple of the unloaded one.
+    /// The 99th percentile of latency, as a multiple of the unloaded one.
     pub p99_times: f64,
-    /// How much the limit swings.
+    /// How much the limit oscillates.
     pub swing: f64,
     /// The limit's mean in each phase.
     pub limits: Vec<f64>,
     /// The best fixed limit in each phase.
     pub best_fixed: Vec<u32>,
-    /// Whether it is all that is asked.
+    /// Whether the result meets all targets.
     pub is_good: bool,
 }
 
-/// Plays the laws that were chosen, in the scenarios that were.
+/// Runs the chosen algorithms in the chosen scenarios.
 ///
 /// # Errors
-/// None with the bounds that there are.
+/// An algorithm rejects the bounds. The bounds are constants that all algorithms accept.
 ///
 /// ```
 /// use tollgate_cli::simulate::{SimulateOptions, simulate_adaptive};
@@ -84,7 +85,7 @@ impl ScenarioResult {
     ) -> Result<Self, AlgorithmError> {
         let bounds = Bounds::new(LIMIT_BOUNDS.0, LIMIT_BOUNDS.1)?;
         let run = |law: &AdaptiveAlgorithm| {
-            // All of a law are alike but for their chance, so the first that can be made speaks for all.
+            // Instances of an algorithm differ only in their seed, so one of them shows whether it can be made.
             law.make(bounds, 0)?;
             let limit = |client: u64| match law.make(bounds, 1_000 * seed + client) {
                 Ok(law) => Limit::Law(law),
@@ -125,7 +126,7 @@ impl AdaptiveReport {
         lines.collect()
     }
 
-    /// Limit, calls in flight, latency and goodput over time, as a drawing of the first scenario.
+    /// A drawing of the first scenario: limit, calls in flight, latency and goodput over time.
     pub fn svg(&self) -> String {
         let Some(played) = self.scenarios.first() else {
             return String::new();

@@ -1,19 +1,19 @@
-//! Text for a terminal: times people can read, columns that line up, lines that fit.
+//! Formats text for a terminal: times, aligned columns, wrapped lines.
 
 pub(super) const SECOND: u128 = 1_000_000_000;
 pub(super) const MINUTE: u128 = 60 * SECOND;
 pub(super) const HOUR: u128 = 60 * MINUTE;
 pub(super) const DAY: u128 = 24 * HOUR;
 
-/// A length of time in the unit that suits it, to three decimals: `10ms`, `2.5s`, `0.95s`.
+/// A duration in a fitting unit, to three decimals: `10ms`, `2.5s`, `0.95s`.
 pub(super) fn format_nanos(nanos: u128) -> String {
-    // Hours and days only where they are exact: "4000s" says more than "1.111h".
+    // Hours and days only where they are exact: "4000s" is clearer than "1.111h".
     let exact = |length: u128| nanos >= length && (nanos * 1_000).is_multiple_of(length);
     let (unit, length) = match nanos {
         0 => ("s", SECOND),
         1..1_000 => ("ns", 1),
         1_000..1_000_000 => ("us", 1_000),
-        // From 0.9 s on, a point near a second reads better as one.
+        // From 0.9 s on, values near a second are shown in seconds.
         1_000_000..900_000_000 => ("ms", 1_000_000),
         _ if exact(DAY) => ("d", DAY),
         _ if exact(HOUR) => ("h", HOUR),
@@ -24,7 +24,7 @@ pub(super) fn format_nanos(nanos: u128) -> String {
     format_decimal(thousandths / 1_000, &decimals) + unit
 }
 
-/// A number with its decimals, but for zeros at the end.
+/// A number with its decimals, without trailing zeros.
 pub(super) fn format_decimal(whole: u128, decimals: &str) -> String {
     let number = format!("{whole}.{decimals}");
     number
@@ -33,7 +33,7 @@ pub(super) fn format_decimal(whole: u128, decimals: &str) -> String {
         .to_owned()
 }
 
-/// A time for a column of them: seconds to the millisecond, `0.995s`, unless it is far from one.
+/// A time for a column of times: seconds to the millisecond, `0.995s`, unless it is far from a second.
 pub(super) fn format_seconds(seconds: f64) -> String {
     match seconds {
         0.0 | 0.001..7_200.0 => format!("{seconds:.3}s"),
@@ -43,7 +43,7 @@ pub(super) fn format_seconds(seconds: f64) -> String {
     }
 }
 
-/// A label and a text, broken at spaces into lines of at most `width` that hang behind the label.
+/// A label and a text, wrapped at spaces to `width`, with the text's lines aligned behind the label.
 pub(super) fn format_hanging(label: &str, indent: usize, text: &str, width: usize) -> String {
     let mut lines = String::new();
     let mut words = text.split(' ').peekable();

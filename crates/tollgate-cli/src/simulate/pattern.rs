@@ -1,4 +1,4 @@
-//! Traffic patterns: when requests arrive, in proportion to the rate that they are played against.
+//! Traffic patterns: the times of arrivals, in proportion to the rate.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tollgate_core::{Rate, Timestamp};
 
 use super::format::format_nanos;
 
-/// A shape of traffic. At 100/s a beat is one second and 100 arrivals.
+/// A traffic pattern. At 100/s its unit is one second with 100 arrivals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, derive_more::Display)]
 #[display("{}", self.name())]
 pub enum Pattern {
@@ -19,7 +19,7 @@ pub enum Pattern {
     Steady,
     /// Silence, then four bursts of twice the count, each at one instant.
     Burst,
-    /// At random, on average at the rate, for about five periods.
+    /// Random arrivals, on average at the rate, for about five periods.
     Poisson,
     /// The count just before a window boundary and the count just after it.
     Boundary,
@@ -28,48 +28,48 @@ pub enum Pattern {
 /// A pattern played at a rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// When each request arrives, in order.
+    /// The times of the requests, ascending.
     pub arrivals: Vec<Timestamp>,
     /// The arrivals in words.
     pub description: String,
 }
 
-/// Why a pattern can't be played at a rate.
+/// The error of a pattern that can't be played at a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// The rate is so fast that the run would not be small.
+    /// The rate is so fast that the run would take too long and too much memory.
     #[display(
         "rate \"{rate}\": the {pattern} pattern needs {needed} arrivals and a run takes at most {MOST_ARRIVALS}; choose a slower rate"
     )]
     TooManyArrivals {
-        /// The pattern that was asked for.
+        /// The requested pattern.
         pattern: Pattern,
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
-        /// How many arrivals it would take.
+        /// The number of arrivals that it would take.
         needed: u64,
     },
-    /// The rate is so slow that the run would leave the range of all algorithms.
+    /// The rate is so slow that the run would exceed the range of the algorithms.
     #[display(
         "rate \"{rate}\": a pattern lasts five periods, and a run takes periods of at most 365d"
     )]
     PeriodTooLong {
-        /// The rate that was asked for.
+        /// The requested rate.
         rate: Rate,
     },
 }
 
-/// The most arrivals that a run takes: about a second of work and a few hundred megabytes.
+/// The most arrivals in a run: about a second of work and a few hundred megabytes.
 pub const MOST_ARRIVALS: u64 = 5_000_000;
 
-/// The longest period: five of them stay within the nine years that every algorithm can count.
+/// The longest period. Five of them stay within the nine years that every algorithm can represent.
 const MAX_PERIOD: Duration = Duration::from_secs(365 * 86_400);
 
 const SECOND: u64 = 1_000_000_000;
 
 impl Pattern {
-    /// The name that selects it on the command line.
+    /// The name of the pattern on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Mixed => "mixed",
@@ -93,7 +93,7 @@ impl Pattern {
     /// ```
     ///
     /// # Errors
-    /// The rate is too fast or too slow to play the pattern in full.
+    /// The rate is too fast or too slow to play the whole pattern.
     pub fn traffic(self, rate: Rate, seed: u64) -> Result<Traffic, PatternError> {
         let beat = TrafficUnit::from_rate(rate)?;
         let groups = self.groups(&beat);
@@ -125,7 +125,7 @@ impl Pattern {
         groups.join(", ") + remark
     }
 
-    /// The pattern as runs of evenly spaced arrivals; poisson as the one that it is on average.
+    /// The pattern as runs of evenly spaced arrivals. Poisson is the run of its average.
     fn groups(self, beat: &TrafficUnit) -> Vec<ArrivalRun> {
         let (span, times) = (beat.span, |times| beat.count.saturating_mul(times));
         let group = |start, count, over| ArrivalRun {
@@ -146,7 +146,7 @@ impl Pattern {
                 starts.map(|start| group(start, twice, 0)).to_vec()
             }
             Self::Poisson => vec![group(0, times(5), 5 * span)],
-            // A window knows only its own period, however many of them make a beat.
+            // A window has the rate's own period, however many periods the unit has.
             Self::Boundary => {
                 let (near, count) = (beat.period / 20, beat.per_period);
                 vec![group(span - near, count, near), group(span, count, near)]
@@ -157,20 +157,20 @@ impl Pattern {
 
 impl std::error::Error for PatternError {}
 
-/// The unit that patterns are measured in: so many arrivals over so long, at the rate.
+/// The unit of patterns: a number of arrivals within a span, at the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TrafficUnit {
     count: u64,
-    /// In nanoseconds: a whole number of periods, and at least a second.
+    /// Nanoseconds: a whole number of periods, and at least a second.
     span: u64,
-    /// The rate's own count and period, of which the beat is a multiple.
+    /// The rate's own count and period, of which the unit is a multiple.
     per_period: u64,
     period: u64,
 }
 
 impl TrafficUnit {
-    /// The rate's period, or as many of them as fill a second: "1 per 10ms" gets the traffic of
-    /// 100/s. A rate without a period gets that traffic too.
+    /// The unit is the rate's period, or as many periods as fill a second: "1 per 10ms" gets the traffic of 100/s. A
+    /// rate without a period gets that traffic too.
     fn from_rate(rate: Rate) -> Result<Self, PatternError> {
         let (per_period, period) = match rate.period() {
             Some(period) if period > MAX_PERIOD => {
@@ -189,7 +189,7 @@ impl TrafficUnit {
         })
     }
 
-    /// So many arrivals with exponential gaps of the rate's mean.
+    /// Arrivals with exponential gaps of the rate's mean.
     fn poisson(&self, arrivals: u64, seed: u64) -> Traffic {
         let mut random = SplitMix64::new(seed);
         let mean = Duration::from_nanos(self.span).as_secs_f64() / self.count as f64;
@@ -208,7 +208,7 @@ impl TrafficUnit {
     }
 }
 
-/// Evenly spaced arrivals: the k-th of them `k · over / count` after the start.
+/// Evenly spaced arrivals: arrival `k` is `k · over / count` after the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ArrivalRun {
     start: u64,
@@ -225,7 +225,7 @@ impl ArrivalRun {
         } = *self;
         (0..count).map(move |k| {
             let after = u128::from(k) * u128::from(over) / u128::from(count);
-            // It is below `over`, so it fits; the other branch is there for the types.
+            // The value is below `over`, so it fits a `u64`. The fallback never happens.
             Timestamp::from_nanos(start).plus_nanos(u64::try_from(after).unwrap_or(over))
         })
     }
@@ -242,7 +242,7 @@ impl fmt::Display for ArrivalRun {
     }
 }
 
-/// SplitMix64: one word of state, every seed is good.
+/// The SplitMix64 generator: one word of state, and every seed is good.
 #[derive(Clone, Debug)]
 pub(super) struct SplitMix64(u64);
 
@@ -251,7 +251,7 @@ impl SplitMix64 {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// The next 64 random bits.
     pub(super) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -260,8 +260,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// An exponential variate of mean 1: the gap between two arrivals that know nothing of each
-    /// other.
+    /// An exponential variate of mean 1: the gap between two independent arrivals.
     pub(super) fn exponential(&mut self) -> f64 {
         // In (0, 1], so that the logarithm is finite.
         let uniform = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;

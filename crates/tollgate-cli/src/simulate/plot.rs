@@ -1,4 +1,4 @@
-//! Admissions over time as text: a line of block characters an algorithm, and an axis in seconds.
+//! Draws admissions over time as text: a row of block characters for each algorithm, and an axis in seconds.
 
 use std::fmt::Write;
 
@@ -11,16 +11,16 @@ use super::tally;
 /// The most columns of a plot, so that names and plot fit 100 characters.
 const MAX_COLUMNS: u128 = 72;
 
-/// Enough for all of `Timestamp`, 584 years, in 72 columns.
+/// The widest column: 72 of them cover all of `Timestamp`, 584 years.
 const MAX_COLUMN_WIDTH: u128 = 5_000 * DAY;
 
 /// Columns between two labels of the axis.
 const LABEL_SPACING: usize = 10;
 
-/// Nothing, then an eighth of the highest column more with each.
+/// Blocks for a count: a space for none, then each is an eighth of the highest count more.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Several lists of times over one axis, with one scale, so that heights compare across lines.
+/// Several rows of times with a common axis and scale, so that heights compare across rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TextPlot {
     /// Nanoseconds in a column.
@@ -30,7 +30,7 @@ pub(super) struct TextPlot {
 }
 
 impl TextPlot {
-    /// A plot that reaches to `end`, with the finest round columns that fit.
+    /// A plot up to `end`, with the narrowest round columns that fit.
     pub(super) fn new(end: Timestamp) -> Self {
         let nanos = u128::from(end.as_nanos());
         let fits = |width: &u128| nanos / width < MAX_COLUMNS;
@@ -43,7 +43,7 @@ impl TextPlot {
         }
     }
 
-    /// Adds a line for these times.
+    /// Adds a row for these times.
     pub(super) fn add_row(&mut self, name: &'static str, times: &[Timestamp]) {
         let counts = tally::per_column(times, self.width, self.columns);
         self.rows.push((name, counts));
@@ -85,15 +85,14 @@ impl TextPlot {
     }
 }
 
-/// The block for a count: any count above zero shows.
+/// The block for a count. Any count above zero is visible.
 fn block_for_count(count: usize, highest: usize) -> char {
     let eighths = (count as u128 * 8).div_ceil(highest as u128);
     let index = usize::try_from(eighths).unwrap_or(8);
     BLOCKS[index.min(8)]
 }
 
-/// Widths that read well, in nanoseconds: 1, 2 or 5 of a power of ten up to 50 s, then whole
-/// minutes, hours and days.
+/// Round column widths in nanoseconds: 1, 2 or 5 times a power of ten up to 50 s, then whole minutes, hours and days.
 fn round_widths() -> impl Iterator<Item = u128> {
     let seconds = (0..11).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u128.pow(power)));
     seconds
@@ -103,7 +102,7 @@ fn round_widths() -> impl Iterator<Item = u128> {
         .chain([MAX_COLUMN_WIDTH])
 }
 
-/// A time on the axis, in the unit of the columns and with as many decimals as it takes: `1.5s`.
+/// A time on the axis, in the unit of the columns, with as many decimals as needed: `1.5s`.
 fn axis_label(nanos: u128, width: u128) -> String {
     let (unit, length) = match width {
         DAY.. => ("d", DAY),
@@ -111,7 +110,7 @@ fn axis_label(nanos: u128, width: u128) -> String {
         MINUTE.. => ("m", MINUTE),
         _ => ("s", SECOND),
     };
-    // Only seconds have columns that are a fraction of the unit.
+    // Only columns in seconds can be a fraction of the unit.
     format_decimal(nanos / length, &format!("{:09}", nanos % length)) + unit
 }
 
@@ -124,7 +123,7 @@ const COLORS: [&str; 6] = [
     "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf",
 ];
 
-/// What a panel shows of a point.
+/// The value that a panel shows of a point.
 type PointValue = fn(&TimePoint) -> f64;
 
 const PANELS: [(&str, PointValue); 4] = [
@@ -134,7 +133,7 @@ const PANELS: [(&str, PointValue); 4] = [
     ("goodput, a second", |point| point.goodput),
 ];
 
-/// A drawing that lines are added to.
+/// A chart to which lines are added.
 #[derive(Debug)]
 pub(super) struct SvgChart {
     title: String,
@@ -151,7 +150,7 @@ impl SvgChart {
         }
     }
 
-    /// Something changes at this time, in seconds.
+    /// Marks a time in seconds at which the scenario changes.
     pub(super) fn add_marker(&mut self, at: f64) {
         self.changes.push(at);
     }
@@ -237,7 +236,7 @@ impl SvgChart {
     }
 }
 
-/// The next number of one digit, and zeros.
+/// Rounds up to one significant digit.
 fn round_up_axis(most: f64) -> f64 {
     if most <= 0.0 {
         return 1.0;

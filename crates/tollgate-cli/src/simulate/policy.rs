@@ -1,4 +1,4 @@
-//! `tollgate simulate CONFIG_FILE`: a policy over a traffic pattern, on virtual time.
+//! `tollgate simulate CONFIG_FILE`: runs a traffic pattern through a policy, on virtual time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,31 +13,31 @@ use crate::policy::{
     DescriptorOptions, ExplainedRequest, RunningRequests, SimulatedEngine, StoreState,
 };
 
-/// What a policy did to the requests of a pattern.
+/// The result of a policy for a pattern.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PolicyReport {
     /// The traffic in words.
     pub traffic: String,
-    /// How many requests came.
+    /// The number of requests.
     pub offered: usize,
-    /// How many passed.
+    /// The number of allowed requests.
     pub admitted: usize,
-    /// How many of these met no limit.
+    /// The number of allowed requests without any limit.
     pub unlimited: usize,
-    /// How many each rule refused.
+    /// The number of denials by each rule.
     pub denied: BTreeMap<String, usize>,
-    /// How many had too much of something, so that no rule was asked.
+    /// The number of requests that exceeded a bound, so that no rule was checked, by bound.
     pub bound_exceeded: BTreeMap<String, usize>,
-    /// How many each rule in shadow would have refused.
+    /// The number of requests that each rule in shadow mode would have denied.
     pub shadow: BTreeMap<String, usize>,
-    /// The most that passed in any second.
+    /// The most requests that passed in any second.
     pub peak_1s: usize,
 }
 
-/// Plays the traffic of these options against the policy in their file.
+/// Runs the traffic of these options through the policy in their file.
 ///
 /// # Errors
-/// The file is no policy, or the pattern can't be played.
+/// The policy is invalid, or the pattern can't be played.
 pub fn simulate_policy(options: &SimulateOptions) -> Result<PolicyReport, CliError> {
     let Some(file) = &options.file else {
         return Err(CliError::usage("no policy file is given"));

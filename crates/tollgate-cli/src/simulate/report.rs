@@ -13,7 +13,7 @@ use super::runner::{AlgorithmForm, RunResult};
 use super::{AlgorithmRun, SimulateOptions, tally};
 use crate::output::{ColumnAlign, format_columns};
 
-/// What a pattern made of every algorithm. The fields of its JSON come in this order.
+/// The result of every algorithm for a pattern. Its JSON has the fields in this order.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct AlgorithmReport {
@@ -25,11 +25,11 @@ pub struct AlgorithmReport {
     pub traffic: String,
     /// The seed, which only the poisson pattern uses.
     pub seed: u64,
-    /// How many requests arrived.
+    /// The number of requests.
     pub offered: usize,
     /// Arrivals in each 100 ms from 0 s on; null if the run is longer than 1000 s.
     pub offered_per_100ms: Option<Vec<usize>>,
-    /// One line for each algorithm.
+    /// The results, one for each algorithm.
     pub algorithms: Vec<AlgorithmResult>,
     #[serde(skip)]
     period: Option<Duration>,
@@ -37,37 +37,37 @@ pub struct AlgorithmReport {
     plot: TextPlot,
 }
 
-/// What a pattern made of one algorithm. What can't be said is `None`, in JSON null: all counts
-/// of an algorithm that refused the rate, and the wait of one in which nobody waits.
+/// The result of one algorithm for a pattern. A field without a meaning is `None`, in JSON null: all counts if the
+/// algorithm can't represent the rate, and the wait if requests don't wait.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AlgorithmResult {
-    /// The algorithm.
+    /// The algorithm's name.
     pub name: &'static str,
-    /// How many requests arrived.
+    /// The number of requests.
     pub offered: usize,
-    /// How many were let through, at once or later.
+    /// The number of admitted requests, including those that waited.
     pub admitted: Option<usize>,
-    /// How many were refused.
+    /// The number of denied requests.
     pub denied: Option<usize>,
-    /// The most that were let through in any 100 ms.
+    /// The most requests that were admitted in any 100 ms.
     pub peak_100ms: Option<usize>,
-    /// The most that were let through in any second.
+    /// The most requests that were admitted in any second.
     pub peak_1s: Option<usize>,
-    /// The most that were let through in any span as long as the rate's period.
+    /// The most requests that were admitted in any span as long as the rate's period.
     pub peak_period: Option<usize>,
-    /// The longest that one waited, in seconds; only for a queue.
+    /// The longest wait in seconds; only for a queue.
     pub longest_wait_s: Option<f64>,
-    /// When the last one was let through, in seconds from the start.
+    /// The time of the last admission, in seconds from the start.
     pub last_release_s: Option<f64>,
-    /// What there is to say: why it was left out, or what it was run at.
+    /// A remark: why the algorithm was left out, or the rate that it was run with.
     pub note: Option<String>,
-    /// Releases in each 100 ms from 0 s on; null if the run is longer than 1000 s.
+    /// Admissions in each 100 ms from 0 s on; null if the run is longer than 1000 s.
     pub admissions_per_100ms: Option<Vec<usize>>,
 }
 
 const BIN_WIDTH: Duration = Duration::from_millis(100);
-/// Beyond this many, an array of 100 ms bins says little and is mostly zeros.
+/// The most 100 ms bins. A larger array would be mostly zeros.
 const MAX_BINS: usize = 10_000;
 const LINE_WIDTH: usize = 100;
 
@@ -105,7 +105,7 @@ impl AlgorithmReport {
         }
     }
 
-    /// The period, where a peak over it says more than those over 100 ms and 1 s.
+    /// The period, if a peak over it adds to those over 100 ms and 1 s.
     fn unusual_period(&self) -> Option<Duration> {
         self.period
             .filter(|period| ![BIN_WIDTH, Duration::from_secs(1)].contains(period))
@@ -195,14 +195,14 @@ impl AlgorithmResult {
     }
 }
 
-/// Counts in each 100 ms up to `end`, unless there are too many of them.
+/// Counts in each 100 ms up to `end`, unless there would be too many bins.
 fn count_bins(times: &[Timestamp], end: Timestamp) -> Option<Vec<usize>> {
     let last = (end - Timestamp::ZERO).as_nanos() / BIN_WIDTH.as_nanos();
     let columns = usize::try_from(last).ok()?.checked_add(1)?;
     (columns <= MAX_BINS).then(|| tally::per_column(times, BIN_WIDTH.as_nanos(), columns))
 }
 
-/// The rate with its burst, which the short form leaves out when it equals the count.
+/// The rate with its burst, which the short form omits if it equals the count.
 pub(crate) fn rate_with_burst(rate: Rate) -> String {
     if rate.period().is_some() && rate.burst_size() == rate.count() {
         format!("{rate} burst {}", rate.burst_size())

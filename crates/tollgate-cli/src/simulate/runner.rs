@@ -1,6 +1,6 @@
-//! The virtual-time runner: a list of arrivals through one limit, and when each was let through.
+//! The virtual-time runner: runs a list of arrivals through one limit, and records when each was admitted.
 //!
-//! Time is whatever the arrivals say it is, so a run of a year takes as long as its arithmetic.
+//! Time comes from the arrivals, so a run of a year takes only as long as its arithmetic.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use tollgate_core::{
 
 use super::tally;
 
-/// A way of applying a rate to traffic: six that answer at once, and one that makes callers wait.
+/// A form of an algorithm: six decide immediately, and one makes requests wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AlgorithmForm {
     /// [`TokenBucket`]
     TokenBucket,
     /// [`Gcra`]
     Gcra,
-    /// [`LeakyBucket`] as a meter: what would overflow is refused.
+    /// [`LeakyBucket`] as a meter: a request that would overflow it is denied.
     LeakyBucketMeter,
     /// [`FixedWindow`]
     FixedWindow,
@@ -26,23 +26,23 @@ pub enum AlgorithmForm {
     SlidingLog,
     /// [`SlidingCounter`]
     SlidingCounter,
-    /// The leaky bucket as a queue: what is above the pace waits, up to the burst.
+    /// The leaky bucket as a queue: requests above the rate wait, at most as many as the burst.
     LeakyBucketQueue,
 }
 
-/// What became of a list of arrivals.
+/// The result of a list of arrivals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunResult {
-    /// How many arrived.
+    /// The number of arrivals.
     pub offered: usize,
-    /// When each admitted one was let through, in order.
+    /// When each admitted request was released, in ascending order.
     pub releases: Vec<Timestamp>,
-    /// The longest that one waited; `None` for a form in which nobody waits.
+    /// The longest wait; `None` for a form without waits.
     pub longest_wait: Option<Duration>,
 }
 
 impl AlgorithmForm {
-    /// All of them, in the order of the report.
+    /// All forms, in the order of the report.
     pub const ALL: [Self; 7] = [
         Self::TokenBucket,
         Self::Gcra,
@@ -53,7 +53,7 @@ impl AlgorithmForm {
         Self::LeakyBucketQueue,
     ];
 
-    /// What it is called in reports.
+    /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TokenBucket => "token bucket",
@@ -66,7 +66,7 @@ impl AlgorithmForm {
         }
     }
 
-    /// Whether it counts in windows and so has no burst apart from its count.
+    /// Whether the algorithm counts in windows, and so has no burst apart from its count.
     pub const fn is_window(self) -> bool {
         matches!(
             self,
@@ -76,23 +76,23 @@ impl AlgorithmForm {
 }
 
 impl RunResult {
-    /// How many were let through, at once or later.
+    /// The number of admitted requests, including those that waited.
     pub fn admitted(&self) -> usize {
         self.releases.len()
     }
 
-    /// How many were refused.
+    /// The number of denied requests.
     pub fn denied(&self) -> usize {
         self.offered - self.admitted()
     }
 
-    /// The most that were let through in any half-open span of this length.
+    /// The most releases in any half-open span of this length.
     pub fn peak(&self, window: Duration) -> usize {
         tally::peak_in_window(&self.releases, window)
     }
 }
 
-/// Runs arrivals, each of cost 1 and in order of time, through one form of a rate.
+/// Runs arrivals through one form of a rate. Each arrival costs 1, and the times ascend.
 ///
 /// ```
 /// use core::time::Duration;
@@ -134,7 +134,7 @@ pub fn run(
     })
 }
 
-/// Asks a limit about each arrival in turn; what doesn't pass at once is refused.
+/// Checks a limit for each arrival in order. An arrival that doesn't pass immediately is denied.
 pub fn run_checks<A: Arithmetic>(limit: &A, arrivals: &[Timestamp]) -> RunResult {
     debug_assert!(arrivals.is_sorted(), "arrivals come in order of time");
     let mut state = A::State::default();
@@ -146,15 +146,15 @@ pub fn run_checks<A: Arithmetic>(limit: &A, arrivals: &[Timestamp]) -> RunResult
     }
 }
 
-/// Lets each arrival wait for its turn at the pace of the limit, first come, first served; it is
-/// refused if it would have to wait while `capacity` others already do.
+/// Releases arrivals at the limit's rate, first come, first served. An arrival is denied if `capacity` others already
+/// wait.
 pub fn run_queue<A: Arithmetic>(pace: &A, capacity: u64, arrivals: &[Timestamp]) -> RunResult {
     debug_assert!(arrivals.is_sorted(), "arrivals come in order of time");
     let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
     let mut state = A::State::default();
     let mut releases: Vec<Timestamp> = Vec::new();
     let mut longest_wait = Duration::ZERO;
-    // Releases are in order, so those still to come are always the tail of the list.
+    // Releases ascend, so the waiting ones are always the tail of the list.
     let mut gone = 0;
     for &now in arrivals {
         while releases.get(gone).is_some_and(|release| *release <= now) {
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_queue_keeps_its_pace_and_catches_up_no_rest() {
-        // A rest of a second earns nothing: the pace is strict.
+        // A second without requests earns no burst: the queue releases strictly at the rate.
         check(
             AlgorithmForm::LeakyBucketQueue,
             "10/s",
@@ -237,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_queue_refuses_when_its_room_is_taken() {
-        // One goes at once, two wait; at 100 ms one of them has gone and there is room for one.
+        // One is released immediately, and two wait. At 100 ms one of them is released, and there is room for
+        // another.
         check(
             AlgorithmForm::LeakyBucketQueue,
             "10/s burst 2",

@@ -1,4 +1,4 @@
-//! Counts over a list of times in order: the peak in any span, and how many fall in each column.
+//! Counts over a list of ascending times: the peak in any span, and the number in each column.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ pub fn peak_in_window(times: &[Timestamp], window: Duration) -> usize {
     most
 }
 
-/// How many times fall in each of `columns` half-open columns, so many nanoseconds wide, from the
-/// origin on. Times beyond the last column are not counted; a width of 0 counts as 1.
+/// The number of times in each of `columns` half-open columns of `width` nanoseconds, from the origin on. Times
+/// beyond the last column are not counted. A width of 0 counts as 1.
 pub fn per_column(times: &[Timestamp], width: u128, columns: usize) -> Vec<usize> {
     let mut counts = vec![0; columns];
     for time in times {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_peak_agrees_with_counting_from_every_start() {
-        // Steps that don't divide the window, so that no span is full by accident.
+        // The steps don't divide the window, so that no span is full by accident.
         let times: Vec<_> = (0..200_u64)
             .map(|k| Timestamp::from_millis(k * k % 37 + k * 13))
             .collect();

@@ -1,4 +1,4 @@
-//! A policy in parts that can be compared: each a kind, a name, and fields with their values as text.
+//! Splits a policy into comparable parts: each has a kind, a name, and fields whose values are texts.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::policy::{
     Mode, OnStoreFailure, OverLimitAction, Policy, Rule, Shedding, Tier,
 };
 
-/// The fields of something, of which those that say nothing are left out.
+/// The fields of a part. Fields with default values are left out.
 pub(super) type FieldTexts = Vec<(&'static str, String)>;
 
-/// All parts, by what they are and their names.
+/// All parts, by kind and name.
 pub(super) type PartsByName = BTreeMap<(PartKind, String), FieldTexts>;
 
-/// Rules beyond these, of those that stand elsewhere, are counted: the first already is another.
+/// Most rules that are listed if the order of rules changed. The others are counted.
 const MAX_LISTED_NAMES: usize = 20;
 
 /// The parts of a policy that is compared with another.
@@ -81,7 +81,7 @@ fn policy_fields(policy: &Policy, other: &Policy) -> FieldTexts {
             .into_iter()
             .filter_map(|(name, text)| Some((name, text?))),
     );
-    // Of those that both have: a rule that is new or gone is told by itself.
+    // Only rules of both policies: an added or removed rule is a change of its own.
     let known: HashSet<&str> = other.rules.iter().map(|rule| rule.name.as_str()).collect();
     let common = policy.rules.iter().map(|rule| &rule.name);
     let common = common.filter(|name| known.contains(name.as_str()));
@@ -89,7 +89,7 @@ fn policy_fields(policy: &Policy, other: &Policy) -> FieldTexts {
     let place: HashSet<&str> = common.iter().map(|name| name.as_str()).collect();
     let theirs = other.rules.iter().map(|rule| &rule.name);
     let theirs = theirs.filter(|name| place.contains(name.as_str()));
-    // The first that isn't where it was, and what comes after it.
+    // The first rule whose position changed, and all rules after it.
     let pairs = common.iter().zip(theirs);
     let same = pairs.take_while(|(own, their)| *own == their).count();
     let moved = common.get(same..).unwrap_or_default();
@@ -111,7 +111,7 @@ fn rule_fields(rule: &Rule) -> FieldTexts {
         ));
     }
     part.extend(keys_text(rule).map(|keys| ("key", keys)));
-    // A choice that is written out isn't warned of, so it is another one than the same by default.
+    // An explicit choice suppresses a warning, so it differs from the same choice by default.
     let missing = rule.on_missing_key;
     part.extend(missing.map(|choice| ("on_missing_key", choice.name().to_owned())));
     add_limits(&mut part, &rule.limits, rule.algorithm);
@@ -151,7 +151,7 @@ fn add_adaptive_and_shed(part: &mut FieldTexts, rule: &Rule) {
     }) = rule.adaptive
     {
         let text = format!("{{adaptive: {law}, min: {min}, max: {max}}}");
-        // No policy that is in force has both.
+        // A valid policy has only one of the two.
         match part.iter_mut().find(|(name, _)| *name == "concurrency") {
             Some((_, slots)) => *slots += &format!(" and {text}"),
             None => part.push(("concurrency", text)),
@@ -227,7 +227,7 @@ fn add_counting_and_failure(part: &mut FieldTexts, counting: Counting, failure: 
         quota,
         concurrency,
     } = failure;
-    // Also of kinds that it doesn't limit by: whatever a file says otherwise is told.
+    // Kinds that the rule has no limit of are included too, so that each difference between files is a change.
     let text = if failure == FailureModes::from(rate) {
         rate.name().to_owned()
     } else {
@@ -237,7 +237,7 @@ fn add_counting_and_failure(part: &mut FieldTexts, counting: Counting, failure: 
     part.push(("on_store_failure", text));
 }
 
-/// Each node of a tree, by the way that leads to it.
+/// Adds each node of a descriptor tree, named by its path.
 fn add_descriptors<'a>(
     domain: &str,
     way: &mut Vec<(&'a str, Option<&'a str>)>,
@@ -282,12 +282,12 @@ fn descriptor_fields(rule: &DescriptorRule) -> FieldTexts {
     part
 }
 
-/// The order of wildcards: the first that fits is taken.
+/// The order of wildcards, which matters because the first that matches is used.
 fn wildcard_order(rules: &[DescriptorRule]) -> Option<(&'static str, String)> {
     let wild = rules.iter().filter_map(|rule| {
         let value = rule.value.as_ref().filter(|value| value.contains('*'))?;
         let text = format!("{}={value}", rule.key);
-        // What reads as two would be taken for them.
+        // A text with a comma or a quote could be read as two.
         Some(if text.contains([',', '"']) {
             quoted(&text)
         } else {
@@ -298,13 +298,13 @@ fn wildcard_order(rules: &[DescriptorRule]) -> Option<(&'static str, String)> {
     (wild.len() > 1).then(|| ("order", wild.join(", ")))
 }
 
-/// Names with commas between them, all of them: one that isn't shown would change unnoticed. None if there are none.
+/// All names with commas between them: if some were left out, they could change unnoticed. `None` for an empty list.
 fn bracketed_names<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
     let shown: Vec<_> = names.map(|name| quoted_if_needed(name)).collect();
     (!shown.is_empty()).then(|| format!("[{}]", shown.join(", ")))
 }
 
-/// Conditions in one order: all of them must hold.
+/// Conditions in a fixed order. Their order doesn't matter, because all of them must hold.
 fn sorted_conditions(matches: &MatchConditions) -> MatchConditions {
     let mut matches = matches.clone();
     matches

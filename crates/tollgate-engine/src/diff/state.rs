@@ -1,4 +1,4 @@
-//! What becomes of all that was counted when another policy follows, by the same rules as when it is put in force.
+//! Predicts which counters a new policy keeps, by the same rules as a reload.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -13,7 +13,7 @@ use crate::envoy::DescriptorIndex;
 use crate::limits::LimitKind;
 use crate::policy::{Counting, Mode, Policy};
 
-/// What becomes of what the keys of a limit have spent.
+/// What happens to the counters of a limit when a policy is replaced.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -32,31 +32,31 @@ use crate::policy::{Counting, Mode, Policy};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
 #[serde(rename_all = "kebab-case")]
 pub enum CounterState {
-    /// It counts on.
+    /// The counters stay.
     #[display("keeps what its keys have spent")]
     Kept,
-    /// Some of its limits count on, and those that are new begin with nothing.
+    /// Some of its limits keep their counters. New limits start from zero.
     #[display("keeps what its keys have spent, and limits that are new start anew")]
     PartlyKept,
-    /// Nothing counts that was spent before.
+    /// The counters start from zero.
     #[display("starts anew")]
     Anew,
-    /// Other facts tell one counter from another, and each begins with nothing.
+    /// The key changed, so there are other counters, and they start from zero.
     #[display("counts by other keys, which start anew")]
     OtherKeys,
-    /// It limits nobody. What its keys have spent is kept until it no longer matters, so that it counts if the limit returns.
+    /// The limit is removed. Its counters are kept until they no longer matter, in case the limit returns.
     #[display("limits nobody, and what its keys have spent counts if it returns")]
     Retired,
 }
 
-/// The states of each limit: in memory by number, and in a store by name.
+/// The counter states of each limit: in memory by number, and in a store by name.
 #[derive(Debug, Default)]
 struct StatesByPlace {
     in_memory: PartStates<u64>,
     in_store: PartStates<String>,
 }
 
-/// The states of each part of a policy, and of all parts.
+/// The counter states of each part of a policy, and of all parts.
 #[derive(Debug, Default)]
 struct PartStates<T> {
     by_part: HashMap<(PartKind, String), Vec<T>>,
@@ -70,14 +70,14 @@ impl<T: Clone + Eq + Hash> PartStates<T> {
         own.or_default().extend(states);
     }
 
-    /// What becomes of a part of the policy when this one follows another.
+    /// What happens to the counters of a part when this policy replaces `old`.
     fn state_after_change(&self, old: &Self, part: &(PartKind, String)) -> Option<CounterState> {
         let own = |kept: &'_ Self| kept.by_part.get(part).cloned().unwrap_or_default();
         let (had, has) = (own(old), own(self));
         let kept = has.iter().filter(|state| old.all.contains(*state)).count();
         match (had.len(), has.len()) {
             (0, 0) => None,
-            // What others go on with isn't forgotten.
+            // Other limits still use these counters.
             (_, 0) if had.iter().all(|state| self.all.contains(state)) => Some(CounterState::Kept),
             (_, 0) => Some(CounterState::Retired),
             (_, all) if kept == all => Some(CounterState::Kept),
@@ -87,7 +87,7 @@ impl<T: Clone + Eq + Hash> PartStates<T> {
     }
 }
 
-/// The states of two policies, of which one follows the other.
+/// The counter states of two policies, of which the second replaces the first.
 #[derive(Debug)]
 pub(super) struct StateChanges {
     old: StatesByPlace,
@@ -99,6 +99,7 @@ impl StateChanges {
     pub(super) fn between(old: &Policy, new: &Policy) -> Self {
         let mut first = Counters::continue_from(None);
         let held = StatesByPlace::of(old, &mut first);
+        // The new policy's counters continue from the old ones, so equal numbers mean the same counter.
         let mut second = Counters::continue_from(Some(&first));
         Self {
             new: StatesByPlace::of(new, &mut second),
@@ -107,7 +108,7 @@ impl StateChanges {
         }
     }
 
-    /// What becomes of what something has counted, in memory and in a store.
+    /// What happens to the counters of a part, in memory and in a store.
     pub(super) fn of(
         &self,
         kind: PartKind,
@@ -118,7 +119,7 @@ impl StateChanges {
             let state = match self.modes {
                 [Mode::Off, Mode::Off] => None,
                 [Mode::Off, _] => Some(CounterState::Anew),
-                // A store keeps it for a while.
+                // A store keeps the counters until they expire.
                 [_, Mode::Off] => Some(CounterState::Retired),
                 _ => None,
             };
@@ -141,7 +142,7 @@ impl StateChanges {
     }
 }
 
-/// Limits that count together, and how they are kept.
+/// Limits that count together, and how they are counted.
 struct PlacedLimits<'a> {
     kind: PartKind,
     name: &'a str,
@@ -170,7 +171,7 @@ impl StatesByPlace {
                 };
                 held.place_limits(counters, &rates);
                 if let Some(adaptive) = rule.adaptive {
-                    // In each process, whether there is a store or not.
+                    // An adaptive limit is counted in each process, with or without a store.
                     let gate = PlacedLimits {
                         counter: &gate_counter_name(rule),
                         sharing: Sharing::Alone,
@@ -211,9 +212,9 @@ impl StatesByPlace {
         held
     }
 
-    /// Notes the state that some limits have here and in a store.
+    /// Records the counter states of some limits, in memory and in a store.
     fn place_limits(&mut self, counters: &mut Counters, placed: &PlacedLimits<'_>) {
-        // A limit that can't be counted is in no policy that is in force.
+        // A policy with a limit that can't be counted is rejected on load.
         let Ok(limits) = counters.assign_counters(placed.counter, placed.sharing, placed.kinds)
         else {
             return;

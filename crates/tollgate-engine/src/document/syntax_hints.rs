@@ -1,24 +1,24 @@
-//! What is most likely wrong with a text that can't be read: a parser says where it gave up, people want to know what
-//! to change, and where.
+//! Finds the likely cause of a syntax error. A parser reports where it gave up, which is often far from the text that
+//! has to change.
 
 use super::{Diagnostic, Format, Position, SYNTAX, Span};
 
 mod yaml;
 
-/// The text around the place where a parser gave up. Lines and columns count from 0 here, in characters.
+/// The text around the position where a parser gave up. Lines and columns count from 0 here, in characters.
 #[derive(Debug)]
 struct ParseFailure<'a> {
     file: u32,
-    /// How many lines of the file are before the text.
+    /// The number of lines of the file before the text.
     lines_before: u32,
     lines: Vec<&'a str>,
     line: usize,
     column: usize,
-    /// What the parser said.
+    /// The parser's message.
     parser_message: &'a str,
 }
 
-/// The same problem, told by its likely cause.
+/// The same error, described by its likely cause if one is found.
 pub(super) fn explain_syntax_error(
     problem: Diagnostic,
     text: &str,
@@ -47,7 +47,7 @@ pub(super) fn explain_syntax_error(
 const FALLBACK_HELP: &str =
     "is the line above complete, and is this one indented as those beside it?";
 
-/// The lines of a text, whatever ends them.
+/// The lines of a text, with any line ending.
 fn split_lines(text: &str) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
@@ -65,14 +65,14 @@ impl<'a> ParseFailure<'a> {
         self.lines.get(line).copied().unwrap_or("")
     }
 
-    /// What stands from the place on.
+    /// The text from the position to the end of its line.
     fn rest_of_line(&self) -> &'a str {
         let line = self.text(self.line);
         let at = line.char_indices().nth(self.column);
         at.map_or("", |(at, _)| &line[at..])
     }
 
-    /// The number of the last line before this one that says something.
+    /// The number of the last line before this one that has content.
     fn previous_content_line(&self, line: usize) -> Option<usize> {
         let line = line.min(self.lines.len());
         let says = |line: &usize| !line_content(self.text(*line)).text.is_empty();
@@ -84,7 +84,7 @@ impl<'a> ParseFailure<'a> {
         self.rest_of_line().trim().is_empty() && below.clone().all(|line| line.trim().is_empty())
     }
 
-    /// A guess at the place itself.
+    /// A likely cause at the position itself.
     fn hint_here(
         &self,
         width: usize,
@@ -95,7 +95,7 @@ impl<'a> ParseFailure<'a> {
             .with_help(help)
     }
 
-    /// A guess at another place, so many characters wide.
+    /// A likely cause at another position, with its width in characters.
     fn hint_at(
         &self,
         line: usize,
@@ -112,9 +112,9 @@ impl<'a> ParseFailure<'a> {
 /// A line without its indentation, the dashes of lists, and its comment.
 #[derive(Debug)]
 struct LineContent<'a> {
-    /// Where the first dash stands, if there is one.
+    /// The column of the first dash, if there is one.
     dash: Option<usize>,
-    /// Where the text begins.
+    /// The column of the text.
     column: usize,
     text: &'a str,
 }
@@ -138,7 +138,7 @@ fn line_content(line: &str) -> LineContent<'_> {
     LineContent { dash, column, text }
 }
 
-/// The name that a text begins with, and what follows.
+/// The name that a text begins with, and the text after the colon.
 fn leading_name(text: &str) -> Option<(&str, &str)> {
     let fits = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '-' | '.');
     let end = text.find(|sign| !fits(sign)).unwrap_or(text.len());
@@ -147,13 +147,13 @@ fn leading_name(text: &str) -> Option<(&str, &str)> {
     is_name.then_some((name, rest))
 }
 
-/// The first word of a text, as far as it might be a value.
+/// The first word of a text, up to a character that can't be in a plain value.
 fn first_word(text: &str) -> &str {
     let end = text.find(|sign: char| sign.is_whitespace() || matches!(sign, ',' | '}' | ']'));
     end.map_or(text, |end| &text[..end])
 }
 
-/// Something that is open: where, and by which sign.
+/// A quote or bracket that is still open: its position and its character.
 #[derive(Clone, Copy, Debug)]
 struct OpenDelimiter {
     line: usize,
@@ -161,17 +161,17 @@ struct OpenDelimiter {
     sign: char,
 }
 
-/// What is open.
+/// The open quotes and brackets at a position.
 #[derive(Debug, Default)]
 struct OpenDelimiters {
     brackets: Vec<OpenDelimiter>,
     quote: Option<OpenDelimiter>,
-    /// Whether a value may begin here: only there are quotes and brackets more than text.
+    /// Whether a value may begin here. Quotes and brackets have a meaning only where a value begins.
     at_value_start: bool,
 }
 
 impl OpenDelimiters {
-    /// At the place where the parser gave up.
+    /// The state at the position where the parser gave up.
     fn at(scene: &ParseFailure<'_>) -> Self {
         let mut open = Self::default();
         for (number, line) in scene.lines.iter().enumerate().take(scene.line + 1) {
@@ -246,7 +246,7 @@ impl OpenDelimiters {
     }
 }
 
-/// What the parser of TOML says, and what to do about it. The first that fits is taken.
+/// Messages of the TOML parser and the help for each. The first that fits is used.
 const TOML_HELP: [(&str, &str); 9] = [
     (
         "found a colon",
@@ -295,7 +295,7 @@ fn explain_toml(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     Some(scene.hint_here(1, scene.parser_message, help))
 }
 
-/// A value that has to be in quotes.
+/// Finds a value that needs quotes.
 fn unquoted_value(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let line = scene.text(scene.line);
     let (before, value) = line.split_once('=')?;

@@ -1,24 +1,24 @@
-//! Where the lines and characters of a text are, found without a look at all of it: files may have lines of millions.
+//! Finds lines and characters of a text without scanning all of it: a file may be one line of megabytes.
 
 use super::{Format, Position, Span};
 
-/// So many bytes are counted by looking at them.
+/// The size of a block in bytes. Only characters within a block are counted by scanning.
 const BLOCK_BYTES: usize = 64;
 
-/// A text that knows its lines and columns.
+/// A text with an index of its lines and characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IndexedText {
     text: String,
-    /// Where its lines begin, in bytes.
+    /// The byte offsets of the line starts.
     line_starts: Vec<usize>,
-    /// How many characters begin before each block; nothing if each is a byte.
+    /// The number of characters before each block. Empty if all characters are one byte.
     chars_before_block: Vec<usize>,
 }
 
 impl IndexedText {
     pub(crate) fn new(text: String, format: Format) -> Self {
         let breaks = text.match_indices(['\n', '\r']).filter(|(at, sign)| {
-            // In YAML a carriage return alone ends a line too.
+            // In YAML, a carriage return alone also ends a line.
             let alone = format == Format::Yaml && text.as_bytes().get(at + 1) != Some(&b'\n');
             *sign == "\n" || alone
         });
@@ -40,7 +40,7 @@ impl IndexedText {
         &self.text
     }
 
-    /// One of its lines, counted from 1, without its end.
+    /// A line without its line ending, counted from 1.
     pub(crate) fn line(&self, line: u32) -> Option<&str> {
         let start = self.start(line)?;
         let next = self.start(line.checked_add(1)?);
@@ -49,13 +49,13 @@ impl IndexedText {
         Some(line.strip_suffix('\r').unwrap_or(line))
     }
 
-    /// The byte at which a line begins.
+    /// The byte offset of a line's start.
     fn start(&self, line: u32) -> Option<usize> {
         let index = usize::try_from(line).ok()?.checked_sub(1)?;
         self.line_starts.get(index).copied()
     }
 
-    /// The line and column of a byte; of the next character if it is in the middle of one.
+    /// The line and column of a byte. A byte inside a character has the position of the next character.
     pub(crate) fn line_column_at(&self, byte: usize) -> Position {
         let end = self.text.len();
         let byte = (byte.min(end)..end).find(|byte| self.text.is_char_boundary(*byte));
@@ -68,17 +68,17 @@ impl IndexedText {
         Position::new(line, column + 1)
     }
 
-    /// The byte of a line at which a column, counted in characters from 1, begins.
+    /// The byte offset within a line at which a column begins. Columns count characters from 1.
     pub(crate) fn byte_of_column(&self, line: u32, column: u32) -> Option<usize> {
         let index = usize::try_from(column).ok()?.checked_sub(1)?;
         let start = self.start(line)?;
         let byte = self.byte_of_char(self.chars_before(start).checked_add(index)?)?;
-        // One past the last character is a place too.
+        // The position after the last character is valid too.
         byte.checked_sub(start)
             .filter(|byte| self.line(line).is_some_and(|line| *byte <= line.len()))
     }
 
-    /// What stands on the line where a span begins, from there to its end or that of the line.
+    /// The text from the start of a span to its end, or to the end of its first line.
     pub(crate) fn slice(&self, span: Span) -> Option<&str> {
         let line = self.line(span.start.line)?;
         let start = self.byte_of_column(span.start.line, span.start.column)?;
@@ -87,9 +87,9 @@ impl IndexedText {
         line.get(start..end.unwrap_or(line.len()))
     }
 
-    /// How many characters begin before a byte.
+    /// The number of characters that begin before a byte.
     fn chars_before(&self, byte: usize) -> usize {
-        // The last block may be a full one, after which there is none.
+        // If the last block is full, the end of the text has no block of its own.
         let block = (byte / BLOCK_BYTES).min(self.chars_before_block.len().saturating_sub(1));
         match self.chars_before_block.get(block) {
             Some(before) => before + count_chars(&self.text.as_bytes()[block * BLOCK_BYTES..byte]),
@@ -97,7 +97,7 @@ impl IndexedText {
         }
     }
 
-    /// The byte at which a character begins, counted from 0. One past the last is a place too.
+    /// The byte at which a character begins. Characters count from 0, and the position after the last is valid too.
     fn byte_of_char(&self, character: usize) -> Option<usize> {
         if self.chars_before_block.is_empty() {
             return (character <= self.text.len()).then_some(character);
@@ -122,7 +122,7 @@ fn count_chars(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| is_char_start(**byte)).count()
 }
 
-/// Whether a byte of UTF-8 is the first of a character.
+/// Whether a byte of UTF-8 begins a character.
 const fn is_char_start(byte: u8) -> bool {
     byte & 0b1100_0000 != 0b1000_0000
 }

@@ -1,4 +1,4 @@
-//! TOML as a tree.
+//! Parses TOML into a tree.
 
 use toml_span::value::{Table, ValueInner};
 
@@ -33,10 +33,10 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Diagnostic> {
     reader.convert_value(value.take(), span, 0)
 }
 
-/// Makes a tree of the parser's values.
+/// Converts the parser's values into a tree.
 struct Reader<'a> {
     lines: &'a Lines,
-    /// How many were read.
+    /// The number of values so far.
     value_count: usize,
 }
 
@@ -86,13 +86,13 @@ impl Reader<'_> {
                 self.convert_value(value.take(), value.span, depth + 1)?,
             ));
         }
-        // The parser sorts by name; people think in the order of the file.
+        // The parser sorts fields by name, but people expect the order of the file.
         fields.sort_by_key(|(name, _)| name.span.start);
         Ok(fields)
     }
 }
 
-/// Where the parser's spans are.
+/// Converts the parser's spans into lines and columns.
 struct Lines {
     text: IndexedText,
     file: u32,
@@ -100,7 +100,7 @@ struct Lines {
 
 impl Lines {
     fn span(&self, span: toml_span::Span) -> Span {
-        // The parser's own spans may end before they start.
+        // A span of the parser may end before it starts.
         let end = self.text.line_column_at(span.end.max(span.start));
         Span::new(self.file, self.text.line_column_at(span.start), end)
     }

@@ -1,4 +1,4 @@
-//! YAML as a tree, from the events of a parser.
+//! Parses YAML into a tree, from the events of a parser.
 
 use std::collections::HashMap;
 
@@ -9,14 +9,14 @@ use super::{
     Value, duplicate_field_error,
 };
 
-/// Reads a text before which there are so many lines of the file.
+/// Parses a text that has `lines_before` lines of the file before it.
 pub(super) fn parse(text: &str, file: u32, lines_before: u32) -> Result<Node, Vec<Diagnostic>> {
     let mut builder = TreeBuilder {
         file,
         lines_before,
         ..TreeBuilder::default()
     };
-    // To the parser it is the end.
+    // The parser takes a zero byte for the end of the text, and would ignore the rest.
     if let Some((before, _)) = text.split_once('\0') {
         let at = end_of_content(before, |_| true);
         let message = "a NUL character, after which YAML is not read on";
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str, file: u32, lines_before: u32) -> Result<Node, Ve
         let (event, span) = match event {
             Ok(event) => event,
             Err(error) => {
-                // What is missing at the end is missing after the last thing that is there.
+                // An error at the end of the text points after the last content, not after white space.
                 let at = line_column(*error.marker())
                     .min(end_of_content(text, |sign| !sign.is_whitespace()));
                 let problem = Diagnostic::error(SYNTAX, error.info(), builder.span(at, at));
@@ -59,15 +59,15 @@ struct TreeBuilder {
     open: Vec<OpenCollection>,
     anchors: HashMap<usize, (Node, Size)>,
     value_count: usize,
-    /// What all values take, those that were copied included.
+    /// The bytes of all values, including copied ones.
     bytes: usize,
-    /// What anchors and aliases copied.
+    /// The bytes that anchors and aliases copied.
     copied_bytes: usize,
     problems: Vec<Diagnostic>,
     root: Option<Node>,
 }
 
-/// How much a value is, with all that is in it.
+/// The size of a value with all values inside it.
 #[derive(Clone, Copy)]
 struct Size {
     nodes: usize,
@@ -75,7 +75,7 @@ struct Size {
 }
 
 impl Size {
-    /// Of a value that has no others in it.
+    /// The size of a scalar.
     fn of(value: &Value) -> Self {
         let text = match value {
             Value::Text(text) => text.len(),
@@ -111,7 +111,7 @@ struct Fields {
 }
 
 impl TreeBuilder {
-    /// Adds what comes next, unless that keeps the rest from being read.
+    /// Adds the next event. An error stops the reader.
     fn handle_event(&mut self, event: Event<'_>, span: YamlSpan) -> Result<(), Diagnostic> {
         let span = self.span(line_column(span.start), line_column(span.end));
         match event {
@@ -135,7 +135,7 @@ impl TreeBuilder {
             }
             Event::SequenceEnd | Event::MappingEnd => self.close_collection(span),
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
-                // Counted before it is copied.
+                // The size is checked before the copy, or a few nested aliases could exhaust the memory.
                 Some((_, size)) if self.value_count + size.nodes > MAX_VALUES => {
                     Err(too_many_values(span))
                 }
@@ -203,7 +203,7 @@ impl TreeBuilder {
         Ok(())
     }
 
-    /// Counts what is about to be copied.
+    /// Counts bytes before they are copied.
     fn charge_copy(&mut self, span: Span, bytes: usize) -> Result<(), Diagnostic> {
         self.copied_bytes = self.copied_bytes.saturating_add(bytes);
         if self.copied_bytes <= MAX_COPIED_BYTES {
@@ -214,7 +214,7 @@ impl TreeBuilder {
         Err(problem.with_help("repeat less, or split the file"))
     }
 
-    /// Puts a value of this size where it belongs.
+    /// Adds a value of this size to the collection that is open, or as the root.
     fn add_node(&mut self, node: Node, size: Size) -> Result<(), Diagnostic> {
         self.value_count = self.value_count.saturating_add(size.nodes);
         self.bytes = self.bytes.saturating_add(size.bytes);
@@ -258,7 +258,7 @@ fn too_many_values(span: Span) -> Diagnostic {
     Diagnostic::error(TOO_LARGE, message, span)
 }
 
-/// Just after the last character that counts.
+/// The position after the last character that counts as content.
 fn end_of_content(text: &str, counts: impl Fn(char) -> bool) -> Position {
     let mut at = Position { line: 1, column: 1 };
     let mut end = at;
@@ -283,7 +283,7 @@ fn line_column(marker: Marker) -> Position {
     Position::new(marker.line(), marker.col() + 1)
 }
 
-/// What a plain scalar means by YAML 1.2's core schema; a quoted one, or one tagged `!!str`, is text.
+/// The value of a plain scalar by YAML 1.2's core schema. A quoted scalar, or one tagged `!!str`, is text.
 fn parse_scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
     if style != ScalarStyle::Plain || is_text {

@@ -1,4 +1,5 @@
-//! Their trees as limits of our own form: first as rules, then as text with notes on what can't be said.
+//! Converts envoyproxy/ratelimit's trees of descriptors to the native form: first to rules, then to text with notes
+//! on what was lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,21 +15,22 @@ use crate::policy::{
     Charging, Counting, DescriptorRule, KeyPart, MatchConditions, Mode, Pattern, Policy, Rule,
 };
 
-/// What is said of a limit in shadow that replaces one that isn't.
+/// The loss of a limit in shadow mode that replaces an enforced limit.
 const SHADOW_REPLACES_ENFORCED: &str =
     "replaces of a limit in force: in shadow, a rule takes only the place of others in shadow";
 
-/// What is said of a limit that replaces one that replaces it.
+/// The loss of a limit that replaces a limit by which it is replaced.
 const REPLACES_CYCLE: &str = "replaces in a circle: there all of them give way";
 
-/// Their domains as a file of our own form.
+/// Writes the domains of a policy as a file of the native form.
 ///
-/// The facts are named like the keys. A request of descriptors is decided as by the original: a rule is for descriptors of
-/// just its keys, in their order, which its condition on `descriptor` says. Requests of facts have none: there a limit applies
-/// if all its keys are known, as if the proxy sent each list of keys that the file has.
+/// The facts have the names of the descriptors' keys. A request of descriptors gets the same decision as from the
+/// original: a rule applies to descriptors with exactly its keys, in their order, by a condition on the fact
+/// `descriptor`. A request of facts has no `descriptor`. A rule applies to it if the request has all of the rule's
+/// keys, as if the proxy sent each list of keys in the file.
 ///
 /// # Errors
-/// What our own reader says to the file that this would be: that it is too large, or has too many patterns.
+/// The converted file is invalid in the native form, such as when it is too large or has too many patterns.
 ///
 /// ```
 /// use tollgate_engine::{Policy, envoy};
@@ -62,8 +64,9 @@ pub fn convert_to_yaml(policy: &Policy) -> Result<String, LoadError> {
     Ok(text)
 }
 
-/// Their domains as rules of our own form, with the same decisions but for what is unsaid, and but for
-/// values that read like a pattern (`a*`), which theirs takes for the pattern itself.
+/// Converts domains to rules of the native form. The decisions are the same, except for the
+/// [losses](ConvertedRules::losses) and for values that read like a pattern (`a*`): envoyproxy/ratelimit takes such a
+/// value for the pattern itself.
 ///
 /// ```
 /// use tollgate_engine::envoy;
@@ -115,7 +118,7 @@ pub fn convert_to_rules(domains: &DescriptorDomains) -> ConvertedRules {
             let named = called.get(&(&*leaf.domain, name.as_str()));
             named.map_or(&[][..], Vec::as_slice)
         });
-        // In their order, and each once.
+        // A set has the order of the limits, and each limit once.
         let mut replaced: BTreeSet<usize> = replaced.copied().collect();
         let named = replaced.len();
         let leaves = compiled.leaves();
@@ -131,12 +134,12 @@ pub fn convert_to_rules(domains: &DescriptorDomains) -> ConvertedRules {
     converted
 }
 
-/// Leaves out of `replaces` what isn't converted, and what closes a circle: rules that replace one
-/// another all give way, which our own form refuses.
+/// Removes references from `replaces` to limits that were not converted, and references that close a cycle. Rules in
+/// a cycle would all be replaced, and the native form rejects them.
 fn remove_dangling_replaces(converted: &mut ConvertedRules, paths: &[String]) {
     let rules = converted.rules.iter().enumerate();
     let places: BTreeMap<String, usize> = rules.map(|(at, rule)| (rule.name.clone(), at)).collect();
-    // What each rule replaces so far.
+    // The rules that each rule replaces so far.
     let mut kept: Vec<Vec<usize>> = vec![Vec::new(); converted.rules.len()];
     for (at, rule) in converted.rules.iter_mut().enumerate() {
         let mut closes = false;
@@ -144,6 +147,7 @@ fn remove_dangling_replaces(converted: &mut ConvertedRules, paths: &[String]) {
             let Some(&to) = places.get(replaced) else {
                 return false;
             };
+            // The reference would close a cycle if the replaced rule already leads back here.
             if is_reachable(&kept, to, at) {
                 closes = true;
                 return false;
@@ -159,7 +163,7 @@ fn remove_dangling_replaces(converted: &mut ConvertedRules, paths: &[String]) {
     }
 }
 
-/// Whether one rule replaces another, by others between them if need be.
+/// Whether one rule replaces another, directly or through other rules.
 fn is_reachable(overridden_by: &[Vec<usize>], from: usize, to: usize) -> bool {
     let (mut open, mut seen) = (vec![from], BTreeSet::from([from]));
     while let Some(at) = open.pop() {
@@ -171,7 +175,8 @@ fn is_reachable(overridden_by: &[Vec<usize>], from: usize, to: usize) -> bool {
     false
 }
 
-/// A descriptor counts each value by itself. Of the fact `ip`, which counts by networks unless its bits are said, all of them.
+/// The key part that counts each value by itself, as a descriptor does. The fact `ip` counts by network by default,
+/// so its key part has all 128 bits.
 fn key_part_of(fact: String) -> KeyPart {
     match &*fact {
         IP => KeyPart::Network { fact, bits: 128 },
@@ -203,7 +208,7 @@ fn rule(
     }
 }
 
-/// What is said of a domain whose requests are charged in their way.
+/// The loss of a domain with `charging: each`.
 const CHARGES_EACH: &str =
     "charging: each: rules charge a request that one of them refuses to none";
 
@@ -218,7 +223,7 @@ impl ConversionLoss {
     }
 }
 
-/// The numbers of limits by domain and name.
+/// The ids of limits by domain and name.
 fn limits_by_name(leaves: &[CompiledLimit]) -> BTreeMap<(&str, &str), Vec<usize>> {
     let mut called: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (number, leaf) in leaves.iter().enumerate() {
@@ -232,8 +237,8 @@ fn limits_by_name(leaves: &[CompiledLimit]) -> BTreeMap<(&str, &str), Vec<usize>
 
 type Conditions = Vec<(String, Pattern)>;
 
-/// Where a limit is, of so many domains: its domain, and the keys of the descriptors that it is for. Requests of facts have no
-/// descriptors, and needn't name the only domain.
+/// The conditions on the domain and on the descriptor's keys. A request of facts has no descriptors. With a single
+/// domain, a request may omit the domain.
 fn scope_conditions(leaf: &CompiledLimit, domains: usize) -> [(String, Pattern); 2] {
     let or_absent = |text| Pattern::OneOf(vec![Pattern::Absent, Pattern::Exact(text)]);
     let domain = leaf.domain.to_string();
@@ -248,8 +253,8 @@ fn scope_conditions(leaf: &CompiledLimit, domains: usize) -> [(String, Pattern);
     ]
 }
 
-/// What each limit below a level wants of the facts on its way, in the order of the limits: of each its
-/// own value, and not one that a sibling takes first.
+/// Collects the conditions of each limit below a level, in the order of the limits. Each condition accepts the
+/// descriptor's own value, except values that a sibling takes first.
 fn collect_conditions(level: &[DescriptorRule], way: &mut Conditions, found: &mut Vec<Conditions>) {
     let siblings = Siblings::all(level);
     for (at, rule) in level.iter().enumerate() {
@@ -269,17 +274,17 @@ fn collect_conditions(level: &[DescriptorRule], way: &mut Conditions, found: &mu
     }
 }
 
-/// Descriptors of one key side by side.
+/// Descriptors with the same key on the same level.
 #[derive(Default)]
 struct Siblings<'a> {
-    /// Values and their places, sorted.
+    /// Exact values and their indices, sorted.
     exact: Vec<(&'a str, usize)>,
-    /// Patterns and their places, in the order of the file.
+    /// Patterns and their indices, in the order of the file.
     wild: Vec<(&'a str, usize)>,
 }
 
 impl<'a> Siblings<'a> {
-    /// Those of a level, by key.
+    /// The descriptors of a level, by key.
     fn all(level: &'a [DescriptorRule]) -> BTreeMap<&'a str, Self> {
         let mut all: BTreeMap<_, Self> = BTreeMap::new();
         for (at, rule) in level.iter().enumerate() {
@@ -296,13 +301,13 @@ impl<'a> Siblings<'a> {
         all
     }
 
-    /// The values and patterns that are asked before a descriptor and may take what fits it, in the
-    /// order of the file.
+    /// The values and patterns that take precedence over a descriptor and may match the same values, in the order of
+    /// the file.
     fn earlier_matches(&self, at: usize, rule: &DescriptorRule) -> Vec<&'a str> {
         let mut before: Vec<(&str, usize)> = match rule.value.as_deref() {
             None => [&self.exact[..], &self.wild].concat(),
             Some(own) => match Wildcard::new(own) {
-                // Just a value comes first of all.
+                // An exact value has precedence over all patterns.
                 None => Vec::new(),
                 Some(wildcard) => {
                     let prefix = prefix_and_suffix(own).map_or("", |(prefix, _)| prefix);
@@ -323,7 +328,7 @@ impl<'a> Siblings<'a> {
     }
 }
 
-/// Whether a value may fit both patterns: not if they begin or end differently.
+/// Whether a value may match both patterns. It can't if the patterns begin or end differently.
 fn may_overlap(one: &str, other: &str) -> bool {
     let (Some(one), Some(other)) = (prefix_and_suffix(one), prefix_and_suffix(other)) else {
         return true;
@@ -332,7 +337,7 @@ fn may_overlap(one: &str, other: &str) -> bool {
         && (one.1.ends_with(other.1) || other.1.ends_with(one.1))
 }
 
-/// The texts before the first `*` and after the last.
+/// The texts before the first `*` and after the last `*`.
 fn prefix_and_suffix(pattern: &str) -> Option<(&str, &str)> {
     let (prefix, rest) = pattern.split_once('*')?;
     Some((
@@ -341,7 +346,8 @@ fn prefix_and_suffix(pattern: &str) -> Option<(&str, &str)> {
     ))
 }
 
-/// This and none of those, as one condition: not its contrary, nor one of those.
+/// One condition for "`wanted`, and none of `taken`". By De Morgan, it is "not (not `wanted`, or one of `taken`)",
+/// because a condition is one pattern.
 fn excluding(wanted: Pattern, mut taken: Vec<Pattern>) -> Pattern {
     if taken.is_empty() {
         return wanted;
@@ -369,7 +375,7 @@ fn value_pattern(value: &str) -> Pattern {
     Pattern::Regex(format!("(?s){}", parts.join(".*")))
 }
 
-/// Why a limit can't be said: the first of these that holds.
+/// The first reason why a limit can't be converted, if any.
 fn unconvertible_reason(leaf: &CompiledLimit, matches: &Conditions) -> Option<&'static str> {
     let mut keys = BTreeSet::new();
     let steps = || leaf.steps.iter().map(|step| &*step.key);
@@ -407,7 +413,7 @@ const DESCRIPTOR_KEY: &str =
     "a key called descriptor, which is the fact that holds a descriptor's keys";
 const TOO_MANY_KEYS: &str = "more than 16 keys that tell one counter from another";
 
-/// The bytes of the longest text in a condition.
+/// The length in bytes of the longest text in a condition.
 fn longest_text(pattern: &Pattern) -> usize {
     let each = pattern.alternatives().into_iter();
     let lengths = each.map(|one| match one {
@@ -417,7 +423,7 @@ fn longest_text(pattern: &Pattern) -> usize {
     lengths.max().unwrap_or(0)
 }
 
-/// The steps whose values tell one counter from another.
+/// The path entries whose values distinguish counters.
 fn counting_entries(leaf: &CompiledLimit) -> impl Iterator<Item = &PathEntry> {
     leaf.steps.iter().filter(|step| {
         let value = step.value.as_ref();
@@ -425,7 +431,7 @@ fn counting_entries(leaf: &CompiledLimit) -> impl Iterator<Item = &PathEntry> {
     })
 }
 
-/// What is lost of a limit that can be said: nothing that decides.
+/// What the conversion of a limit loses besides decisions: settings of its metrics and its metadata.
 fn reporting_losses(leaf: &CompiledLimit) -> [(bool, &'static str); 3] {
     let by_value = leaf.steps.iter().any(|step| step.value_to_metric);
     [
@@ -439,7 +445,7 @@ fn leaf_index(leaf: &CompiledLimit) -> usize {
     usize::try_from(leaf.id).unwrap_or(usize::MAX)
 }
 
-/// Rules of our own form, and what they don't say.
+/// Rules of the native form, and what the conversion lost.
 ///
 /// ```
 /// use tollgate_engine::envoy;
@@ -454,13 +460,13 @@ fn leaf_index(leaf: &CompiledLimit) -> usize {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvertedRules {
-    /// In the order of domains and then of the file.
+    /// The rules, in the order of the domains and then of the file.
     pub rules: Vec<Rule>,
-    /// What is lost, in the same order.
+    /// The losses, in the same order.
     pub losses: Vec<ConversionLoss>,
 }
 
-/// What becomes of a limit of which something can't be said.
+/// The effect of a loss.
 ///
 /// ```
 /// use tollgate_engine::envoy::{self, LossKind};
@@ -478,22 +484,22 @@ pub struct ConvertedRules {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossKind {
-    /// There is no rule for it: it limits nothing any more.
+    /// The limit has no rule: it no longer limits requests.
     Limit,
-    /// Some requests are decided otherwise.
+    /// Some requests get another decision.
     Decision,
-    /// Only what is told of it is less.
+    /// Only metrics or responses have less information.
     Reporting,
 }
 
 impl LossKind {
-    /// Whether a request may be decided otherwise than before.
+    /// Whether a request may get another decision than before.
     pub const fn affects_decisions(self) -> bool {
         !matches!(self, Self::Reporting)
     }
 }
 
-/// Something that our own form can't say.
+/// A setting that the native form can't express.
 ///
 /// ```
 /// use tollgate_engine::envoy;
@@ -509,20 +515,20 @@ impl LossKind {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversionLoss {
-    /// The rule that says the rest, if any does.
+    /// The rule that was converted from the limit, if any.
     pub rule: Option<String>,
-    /// The limit it is about, `domain/key=value/key`, or the domain.
+    /// The limit as `domain/key=value/key`, or the domain.
     pub limit: String,
-    /// What is lost.
+    /// The setting that is lost.
     pub what: &'static str,
-    /// What that means.
+    /// The effect of the loss.
     pub loss: LossKind,
 }
 
-/// Room in a name for what tells it from others.
+/// The length that a name reserves for a suffix that makes it unique.
 const SUFFIX_LENGTH: usize = 10;
 
-/// A text as a name of our own form can be: without signs that can't be seen, and not too long.
+/// A text as a valid name of the native form: not too long, with `_` for invisible characters.
 fn sanitize_name(text: &str) -> String {
     let seen = text
         .chars()
@@ -534,11 +540,11 @@ fn sanitize_name(text: &str) -> String {
     }
 }
 
-/// A name for each limit, no two the same: its own if no other has it, else its path.
+/// A unique name for each limit: its own name if no other limit has it, otherwise its path.
 fn unique_names(leaves: &[CompiledLimit]) -> Vec<String> {
     let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
     for name in leaves.iter().filter_map(|leaf| leaf.limit.name.as_deref()) {
-        // One that has to be changed isn't one's own.
+        // A count of 2 keeps a name that has to be changed from being used as it is.
         let count = if sanitize_name(name) == name { 1 } else { 2 };
         *owners.entry(name).or_default() += count;
     }
@@ -553,7 +559,7 @@ fn unique_names(leaves: &[CompiledLimit]) -> Vec<String> {
         }
         let path = sanitize_name(&leaf.to_string());
         let mut name = path.clone();
-        // Of many that begin alike, each goes on where the one before it ended.
+        // The next free number of each path is kept, so that many equal paths take linear time.
         let number = next.entry(path.clone()).or_insert(2);
         while !used.insert(name.clone()) {
             name = format!("{path}-{number}");
@@ -622,10 +628,10 @@ fn write_rule(out: &mut String, rule: &Rule) {
     field("concurrency", limits.concurrency.map(|own| own.to_string()));
     field("unlimited", limits.unlimited.then(|| "true".to_owned()));
     field("algorithm", algorithm.map(str::to_owned));
-    // Nothing is counted of what is unlimited.
+    // An unlimited rule counts nothing.
     let is_said = rule.counting != Counting::default() && !limits.unlimited;
     field("counting", is_said.then(|| rule.counting.name().to_owned()));
-    // One that asks no store has nothing to say of it.
+    // A limit that queries no store has no failure mode.
     let asks = rule.counting != Counting::Local && !limits.unlimited;
     let failure = rule.on_store_failure.policy_text(limits);
     field("on_store_failure", failure.filter(|_| asks));

@@ -1,13 +1,13 @@
-//! What tells one counter from another.
+//! The keys of counters.
 
 use super::CompiledLimit;
 use crate::facts::Unit;
 
-/// The key of a limit's counter for these entries, piece by piece: into a hasher, or a buffer that is
-/// used again. No two of different domains, entries or shared patterns are the same, and none is the
-/// beginning of another.
+/// Writes the key of a limit's counter for these entries, piece by piece, so that a caller can write it to a hasher
+/// or a reused buffer. Keys of different domains, entries or shared patterns differ, and no key is a prefix of
+/// another.
 ///
-/// The entries are those that led to the limit.
+/// The entries must be those that led to the limit.
 ///
 /// ```
 /// use tollgate_engine::envoy::{self, DescriptorIndex};
@@ -36,14 +36,14 @@ pub fn counter_key(leaf: &CompiledLimit, entries: &[(&str, &str)], mut put: impl
     let entries = entries.iter().enumerate().map(|(at, (key, value))| {
         let step = leaf.steps.get(at).filter(|step| step.shared);
         let pattern = step.and_then(|step| step.value.as_deref());
-        // Only the pattern's own rule is reached by a value that reads like it.
+        // A value that reads like the pattern reaches only the pattern's own rule, so the two keys can't collide.
         (*key, pattern.unwrap_or(value))
     });
     put_path(&leaf.domain, entries, &mut put);
 }
 
-/// The key of the counter for a limit that the proxy asks for and that counts as no other: apart from
-/// configured ones, and from those by another unit.
+/// Writes the key of the counter for a limit that the proxy requests and that shares no configured limit's counter.
+/// The key differs from those of configured limits and from those of other units.
 ///
 /// ```
 /// use tollgate_engine::envoy::requested_limit_key;
@@ -64,8 +64,8 @@ pub fn requested_limit_key(
     put_path(domain, entries.iter().copied(), &mut put);
 }
 
-/// A domain and what leads through it, as `domain/key=value/key` with signs of its parts escaped: no two are
-/// the same.
+/// A unique name of a domain and a path through its tree: `domain/key=value/key`, with the separators escaped inside
+/// its parts.
 pub(crate) fn path_name<'a>(
     domain: &str,
     steps: impl Iterator<Item = (&'a str, Option<&'a str>)>,
@@ -89,7 +89,7 @@ pub(crate) fn path_name<'a>(
 const CONFIGURED_TAG: u8 = 0;
 const REQUESTED_TAG: u8 = 1;
 
-/// A domain, and how many entries lead through it to what.
+/// Writes the domain, the number of entries, and the entries.
 fn put_path<'e>(
     domain: &str,
     entries: impl ExactSizeIterator<Item = (&'e str, &'e str)>,
@@ -103,13 +103,14 @@ fn put_path<'e>(
     }
 }
 
-/// Its length, then itself: what follows can't be taken for a part of it.
+/// Writes the length before the text, so that no following text can be read as a part of it.
 fn put_text(text: &str, put: &mut impl FnMut(&[u8])) {
     put_varint(text.len(), put);
     put(text.as_bytes());
 }
 
-/// Seven bits a byte, the lowest first; all but the last have the eighth.
+/// Writes a number as a little-endian base-128 varint: seven bits a byte, and the eighth bit in all bytes but the
+/// last.
 fn put_varint(mut number: usize, put: &mut impl FnMut(&[u8])) {
     let mut bytes = [0; 10];
     let mut used = 0;

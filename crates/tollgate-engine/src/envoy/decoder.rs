@@ -1,4 +1,4 @@
-//! Their YAML into trees of descriptors: every error of every file at once.
+//! Decodes envoyproxy/ratelimit's YAML into trees of descriptors. Reports all errors of all files together.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::diagnostic::Severity;
 use crate::document::{self, Format, MAX_BYTES, MAX_VALUES, Span, TOO_LARGE};
 use crate::policy::{DescriptorRule, Domain};
 
-/// What files in this form say.
+/// The content of files in envoyproxy/ratelimit's form.
 ///
 /// ```
 /// use tollgate_engine::envoy;
@@ -23,15 +23,15 @@ use crate::policy::{DescriptorRule, Domain};
 pub struct DecodedDomains {
     /// Trees of descriptors by domain.
     pub domains: DescriptorDomains,
-    /// What may not be meant.
+    /// Warnings about settings that may be mistakes.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads files, each with its number among the policy's files: one domain a document, one or several
-/// documents a file.
+/// Decodes files, each with its number among the policy's files. A file has one or several YAML documents, and a
+/// document has one domain.
 ///
 /// # Errors
-/// All that is wrong in all of them, with the warnings.
+/// All errors in all files, together with the warnings.
 ///
 /// ```
 /// use tollgate_engine::envoy;
@@ -65,7 +65,7 @@ pub fn decode(files: &[(u32, &str)]) -> Result<DecodedDomains, Vec<Diagnostic>> 
     })
 }
 
-/// The domains of a file and where they are named, whatever else is wrong with it.
+/// The names of a file's domains and their positions, whatever else is wrong with the file.
 pub(crate) fn domain_spans(text: &str) -> Vec<(String, Span)> {
     let mut decoder = Decoder::default();
     decoder.decode_file(0, text);
@@ -73,10 +73,10 @@ pub(crate) fn domain_spans(text: &str) -> Vec<(String, Span)> {
     domains.map(|(name, (span, _))| (name, span)).collect()
 }
 
-/// Most problems that are told.
+/// Most problems that are reported.
 const MAX_PROBLEMS: usize = 1_000;
 
-/// Leaves out what nobody reads, and says how much.
+/// Drops the problems beyond [`MAX_PROBLEMS`], and adds their number.
 fn truncate_problems(problems: &mut Problems) {
     let more = problems.len().saturating_sub(MAX_PROBLEMS);
     problems.truncate(MAX_PROBLEMS);
@@ -92,22 +92,23 @@ fn truncate_problems(problems: &mut Problems) {
 
 #[derive(Default)]
 struct Decoder {
-    /// Each with its place.
+    /// Each domain with the position of its name.
     domains: BTreeMap<String, (Span, Domain)>,
     problems: Problems,
-    /// Values so far, in all files.
+    /// The number of values so far, in all files.
     value_count: usize,
-    /// What the paths of all limits take, in all files.
+    /// The length of the paths of all limits, in all files.
     path_bytes: usize,
 }
 
-/// Most that the paths of all limits may take, in bytes: each limit is known by the whole of its own.
+/// Most bytes for the paths of all limits. Each limit keeps its whole path, so a deep tree could take far more memory
+/// than its file.
 const MAX_PATH_BYTES: usize = 64 << 20;
 
 impl Decoder {
     fn decode_file(&mut self, file: u32, text: &str) {
         if text.len() > MAX_BYTES {
-            // It says why not.
+            // The parser rejects a text of this size before it reads it, with the right error.
             if let Err(problems) = document::parse(text, Format::Yaml, file) {
                 self.problems.extend(problems);
             }
@@ -165,7 +166,7 @@ impl Decoder {
 
 /// The documents of a file, each with the number of lines before it.
 ///
-/// A line that begins with `---` begins a document wherever it stands, even in a block of text.
+/// A line that begins with `---` begins a document wherever it stands, even inside a block scalar.
 fn split_documents(text: &str) -> Vec<(u32, &str)> {
     let mut parts = Vec::new();
     let (mut start, mut start_line) = (0, 0);
@@ -189,14 +190,14 @@ fn split_documents(text: &str) -> Vec<(u32, &str)> {
     parts
 }
 
-/// How many lines of YAML a line is, for which a carriage return alone ends one too.
+/// The number of YAML lines in a line of text. In YAML, a carriage return alone also ends a line.
 fn count_line_breaks(line: &str) -> u32 {
     let ended = line.strip_suffix("\r\n").or(line.strip_suffix('\n'));
     let alone = ended.unwrap_or(line).matches('\r').count();
     u32::try_from(alone).unwrap_or(u32::MAX).saturating_add(1)
 }
 
-/// What the paths of limits take, below descriptors that take so much.
+/// The length of the paths of all limits in a tree below a path of length `above`.
 fn path_bytes(level: &[DescriptorRule], above: usize) -> usize {
     level.iter().fold(0, |sum: usize, rule| {
         let value = rule.value.as_ref().map_or(0, String::len);

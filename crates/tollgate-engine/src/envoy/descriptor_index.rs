@@ -1,4 +1,4 @@
-//! Domains ready to be asked: no scan over siblings, no allocation.
+//! Domains in a form for fast lookups: without a scan over siblings, without allocation.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,10 +15,10 @@ use crate::policy::{Charging, DescriptorLimit, DescriptorRule, Domain, Mode};
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 
-/// Trees of descriptors in a form that finds a limit in two or three look-ups a level.
+/// Trees of descriptors in a form that finds a limit with two or three hash lookups a level.
 ///
-/// At each level the key leads to a table of exact values; then to its wildcards by the text before
-/// their first `*`, of which the first in the file that fits is taken; then to the key alone.
+/// On each level, an exact value has precedence. Next are the key's wildcards: the first in the file that matches.
+/// They are found by the text before their first `*`. Last is the descriptor with the key alone.
 ///
 /// ```
 /// use tollgate_engine::envoy::{self, DescriptorIndex, LookupResult};
@@ -42,7 +42,7 @@ pub struct DescriptorIndex {
     leaves: Box<[CompiledLimit]>,
 }
 
-/// A limit of the tree, and how it is reached.
+/// A limit of a tree, and the path to it.
 ///
 /// ```
 /// use tollgate_engine::envoy::{self, DescriptorIndex};
@@ -60,29 +60,30 @@ pub struct DescriptorIndex {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompiledLimit {
-    /// Its number: from 0, without gaps, in the order of domains and then of the file.
+    /// The limit's index: from 0, without gaps, in the order of domains and then of the file.
     pub id: u32,
     /// The domain.
     pub domain: Arc<str>,
-    /// The descriptors that lead to it, from the outermost.
+    /// The descriptors on the path to the limit, from the outermost.
     pub steps: Box<[PathEntry]>,
-    /// What it allows.
+    /// The limit itself.
     pub limit: DescriptorLimit,
-    /// Metrics by all values.
+    /// Whether metrics are labelled by all values of the path.
     pub detailed_metric: bool,
-    /// What an answer tells about it.
+    /// What a response reports about the limit.
     pub metadata: Option<Value>,
 }
 
 impl CompiledLimit {
-    /// A name that no other has: [as it is shown](fmt::Display), with signs of its parts escaped.
+    /// The unique name of the limit's counters: its [displayed path](fmt::Display) with the separators escaped inside
+    /// its parts.
     pub(crate) fn counter_name(&self) -> String {
         let steps = self.steps.iter();
         let steps = steps.map(|step| (&*step.key, step.value.as_deref()));
         path_name(&self.domain, steps)
     }
 
-    /// Whether it is enforced, or only counts.
+    /// Whether the limit is enforced or in shadow mode.
     pub(crate) const fn mode(&self) -> Mode {
         if self.limit.shadow {
             Mode::Shadow
@@ -91,7 +92,7 @@ impl CompiledLimit {
         }
     }
 
-    /// Whether it counts each list of entries by itself, in windows of this unit.
+    /// Whether the limit has a counter for each list of entries, with windows of this unit.
     fn counts_in_unit(&self, unit: Unit) -> bool {
         self.limit.unit == Some(unit)
             && matches!(self.limit.algorithm, Algorithm::FixedWindow(_))
@@ -99,7 +100,7 @@ impl CompiledLimit {
     }
 }
 
-/// A descriptor on the way to a limit.
+/// A descriptor on the path to a limit.
 ///
 /// ```
 /// use tollgate_engine::envoy::{self, DescriptorIndex};
@@ -119,15 +120,15 @@ impl CompiledLimit {
 pub struct PathEntry {
     /// The entry's key.
     pub key: Box<str>,
-    /// The value or pattern; none for any value.
+    /// The value or pattern. `None` matches any value.
     pub value: Option<Box<str>>,
-    /// All values of the pattern count together.
+    /// Whether all values of the pattern share one counter.
     pub shared: bool,
-    /// Metrics by the value.
+    /// Whether metrics are labelled by the value of this entry.
     pub value_to_metric: bool,
 }
 
-/// `domain/key=value/key`.
+/// The path as `domain/key=value/key`.
 impl fmt::Display for CompiledLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.domain)?;
@@ -141,7 +142,7 @@ impl fmt::Display for CompiledLimit {
     }
 }
 
-/// What the policy says about one descriptor of a request.
+/// The result of looking up one descriptor of a request.
 ///
 /// ```
 /// use tollgate_engine::envoy::{self, DescriptorIndex, LookupResult};
@@ -159,26 +160,26 @@ impl fmt::Display for CompiledLimit {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LookupResult<'p> {
-    /// Nothing: it passes, and no limit is named.
+    /// No limit: the request passes, and the response names no limit.
     NoMatch,
-    /// The proxy asks for a limit of its own: so many in this unit.
+    /// The proxy requests a limit of its own: this many requests in this unit.
     Requested {
-        /// How many.
+        /// The number of requests.
         requests: u32,
-        /// In how long.
+        /// The unit.
         unit: Unit,
-        /// The limit whose place it takes, if it counts by the same windows: then what one has counted is
-        /// spent for the other too.
+        /// The configured limit that the requested limit stands for, if both count in the same windows. Both then
+        /// share a counter, so requests counted by one are spent for the other too.
         counts_as: Option<&'p CompiledLimit>,
     },
-    /// This limit.
+    /// This limit applies.
     Limited(&'p CompiledLimit),
-    /// This limit, but another of the same request replaces it.
+    /// This limit, but another limit of the same request replaces it.
     Replaced(&'p CompiledLimit),
 }
 
 impl<'p> LookupResult<'p> {
-    /// The limit whose counter is charged, if that is a configured one's.
+    /// The configured limit whose counter is charged, if any.
     pub(crate) const fn counts_as(&self) -> Option<&'p CompiledLimit> {
         match self {
             Self::Limited(leaf) | Self::Replaced(leaf) => Some(leaf),
@@ -187,7 +188,7 @@ impl<'p> LookupResult<'p> {
         }
     }
 
-    /// The limit that was found, replaced or not.
+    /// The limit that was found, whether or not it is replaced.
     pub const fn leaf(&self) -> Option<&'p CompiledLimit> {
         match self {
             Self::Limited(leaf) | Self::Replaced(leaf) => Some(leaf),
@@ -216,23 +217,23 @@ impl DescriptorIndex {
         }
     }
 
-    /// All limits, by their number.
+    /// All limits, by their [`id`](CompiledLimit::id).
     pub fn leaves(&self) -> &[CompiledLimit] {
         &self.leaves
     }
 
-    /// What a request of several descriptors of this domain is charged.
+    /// How requests of several descriptors of this domain are charged.
     pub fn charging(&self, domain: &str) -> Charging {
         let domain = self.domains.get(domain);
         domain.map(|(charging, _)| *charging).unwrap_or_default()
     }
 
-    /// What is said about one descriptor, before [`replaces`](super::remove_replaced_limits).
+    /// Looks up one descriptor, before [limits are replaced](super::remove_replaced_limits).
     #[inline]
     pub fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> LookupResult<'_> {
         let found = match self.domains.get(domain) {
             Some((_, level)) => find_leaf(level, descriptor.entries),
-            // Where there are no trees at all, rules decide, and what a proxy asks for stands beside them.
+            // Without any tree, rules decide, and a limit that the proxy requests applies in addition to them.
             None if self.domains.is_empty() => None,
             None => return LookupResult::NoMatch,
         };
@@ -248,25 +249,25 @@ impl DescriptorIndex {
     }
 }
 
-/// Descriptors side by side, by key.
+/// The descriptors of a level, by key.
 type Level = Map<Box<str>, KeyValues>;
 
-/// Places of wildcards in the order of the file, by the text before their first `*`.
+/// Indices of wildcards in the order of the file, by the text before their first `*`.
 type WildcardsByPrefix = Map<Box<[u8]>, Vec<usize>>;
 
-/// Those of one key.
+/// The descriptors of one key.
 #[derive(Clone, Debug, Default)]
 struct KeyValues {
-    /// By value; a wildcard is also found by its own text.
+    /// By value. A wildcard is also here by its own text, as envoyproxy/ratelimit finds it.
     exact: Map<Box<str>, TreeNode>,
-    /// In the order of the file.
+    /// Wildcards in the order of the file.
     wildcards: Vec<(Wildcard, TreeNode)>,
-    /// Which wildcards begin with a text, by its length, from the shortest.
+    /// Wildcards by the length of the text before their first `*`, from the shortest, and then by that text.
     prefixes: Vec<(usize, WildcardsByPrefix)>,
     any_value: Option<TreeNode>,
 }
 
-/// What is at a descriptor.
+/// The limit at a descriptor and the level below it.
 #[derive(Clone, Debug, Default)]
 struct TreeNode {
     leaf: Option<usize>,
@@ -289,16 +290,17 @@ impl KeyValues {
             .or(self.any_value.as_ref())
     }
 
-    /// The first wildcard in the order of the file.
+    /// The first wildcard in the order of the file that matches.
     fn first_matching_wildcard(&self, value: &str) -> Option<&TreeNode> {
         let mut first = self.wildcards.len();
         for (length, by_prefix) in &self.prefixes {
             let Some(prefix) = value.as_bytes().get(..*length) else {
-                // They are in the order of their lengths.
+                // The lengths ascend, so all further prefixes are longer than the value.
                 break;
             };
             let candidates = by_prefix.get(prefix).map_or(&[][..], Vec::as_slice);
             let fits = |at: &&usize| self.wildcards[**at].0.matches(value);
+            // A longer prefix may hold an earlier wildcard, so all lengths are tried; later wildcards are skipped.
             let found = candidates.iter().take_while(|at| **at < first).find(fits);
             first = found.copied().unwrap_or(first);
         }
@@ -329,7 +331,7 @@ impl KeyValues {
     }
 }
 
-/// A pattern, cut at its `*`.
+/// A pattern, split at its `*`.
 #[derive(Clone, Debug)]
 pub(super) struct Wildcard {
     prefix: Box<str>,
@@ -349,7 +351,8 @@ impl Wildcard {
         })
     }
 
-    /// Taking each part at its first place leaves the most for those after it.
+    /// Whether a value matches. Taking the first occurrence of each part leaves the most text for the parts after it,
+    /// so no backtracking is needed.
     pub(super) fn matches(&self, value: &str) -> bool {
         let rest = value.strip_prefix(&*self.prefix);
         let Some(mut rest) = rest.and_then(|rest| rest.strip_suffix(&*self.suffix)) else {
@@ -363,7 +366,7 @@ impl Wildcard {
     }
 }
 
-/// Where compiling is.
+/// The state of compiling a tree.
 struct TreeCompiler<'l> {
     domain: Arc<str>,
     steps: Vec<PathEntry>,
@@ -393,7 +396,7 @@ impl TreeCompiler<'_> {
     fn leaf(&mut self, rule: &DescriptorRule, limit: &DescriptorLimit) -> usize {
         let number = self.leaves.len();
         self.leaves.push(CompiledLimit {
-            // Files hold far fewer values.
+            // A file can't hold as many values as a `u32` counts.
             id: u32::try_from(number).unwrap_or(u32::MAX),
             domain: self.domain.clone(),
             steps: self.steps.clone().into(),
@@ -405,7 +408,7 @@ impl TreeCompiler<'_> {
     }
 }
 
-/// A descriptor that is more specific than another, is taken in its place, and leads to no limit.
+/// A more specific descriptor that hides a limit: it takes precedence over another descriptor, but leads to no limit.
 ///
 /// ```
 /// use tollgate_engine::document::Format;
@@ -431,14 +434,15 @@ impl TreeCompiler<'_> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HiddenLimit {
-    /// The one that is taken, as `key=value`.
+    /// The descriptor that takes precedence, as `key=value`.
     pub by: String,
-    /// The one that would lead to a limit, as `key=value` or `key`.
+    /// The descriptor that would lead to a limit, as `key=value` or `key`.
     pub hidden: String,
 }
 
 impl HiddenLimit {
-    /// What hides a limit from this descriptor; none if it meets one, or there is none for it in any case.
+    /// The descriptor that hides a limit from this descriptor. `None` if the descriptor has a limit, or none is
+    /// hidden.
     pub fn of(domain: &Domain, descriptor: &Descriptor<'_>) -> Option<Self> {
         let mut level = domain.descriptors.as_slice();
         let mut entries = descriptor.entries;
@@ -459,7 +463,7 @@ impl HiddenLimit {
     }
 }
 
-/// Those that an entry fits, the one that is taken first.
+/// The rules that match an entry, in their order of precedence.
 fn matching_rules<'d>(
     level: &'d [DescriptorRule],
     key: &str,
@@ -479,7 +483,7 @@ fn matching_rules<'d>(
     fit.into_iter().map(|(_, rule)| rule).collect()
 }
 
-/// Whether one of the ways on from here ends at a limit.
+/// Whether any path from this rule ends at a limit.
 fn leads_to_limit(rule: &DescriptorRule, rest: &[(&str, &str)]) -> bool {
     match rest.split_first() {
         None => rule.limit.is_some(),

@@ -1,4 +1,4 @@
-//! Which fields may stand where, and what is said about those that may not.
+//! The fields of each map, and the errors for unknown and misplaced fields.
 
 use super::{
     Diagnostic, MISPLACED_FIELD, NAME_NOT_TEXT, NOT_A_MAP, Node, Problems, UNKNOWN_FIELD, Value,
@@ -8,7 +8,7 @@ use crate::document::Format;
 use crate::document::text::IndexedText;
 use crate::suggestions::did_you_mean;
 
-/// What a map is.
+/// The kind of a map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum MapKind {
     Root,
@@ -20,7 +20,7 @@ pub(super) enum MapKind {
 impl MapKind {
     const ALL: [Self; 4] = [Self::Root, Self::Descriptor, Self::Limit, Self::Replaces];
 
-    /// Their fields.
+    /// The fields of envoyproxy/ratelimit.
     const fn upstream_fields(self) -> &'static [&'static str] {
         match self {
             Self::Root => &["domain", "descriptors"],
@@ -41,7 +41,7 @@ impl MapKind {
         }
     }
 
-    /// Fields that we add.
+    /// The fields that Tollgate adds.
     const fn extension_fields(self) -> &'static [&'static str] {
         match self {
             Self::Root => &["charging", "on_store_failure"],
@@ -71,7 +71,7 @@ impl MapKind {
     }
 }
 
-/// Fields by their names.
+/// Values of fields by name.
 pub(super) struct Fields<'n>(Vec<(&'n str, &'n Node)>);
 
 impl<'n> Fields<'n> {
@@ -85,8 +85,7 @@ impl<'n> Fields<'n> {
     }
 }
 
-/// The fields of a map that mean something there, after those that are merged into it by `<<`.
-/// The others are reported.
+/// The known fields of a map, including those that `<<` merges into it. Other fields are reported.
 pub(super) fn read_fields<'n>(
     node: &'n Node,
     level: MapKind,
@@ -113,7 +112,8 @@ pub(super) fn read_fields<'n>(
     Fields(known)
 }
 
-/// A map's own fields, and those of the maps that it merges in unless it has them: YAML 1.1's `<<`.
+/// A map's own fields, followed by the fields of the maps that YAML 1.1's `<<` merges into it. Own fields have
+/// precedence.
 fn merged_fields(node: &Node) -> Vec<(&Node, &Node)> {
     let is_merge =
         |name: &Node, value: &Node| name.as_text() == Some("<<") && is_map_or_maps(value);
@@ -135,7 +135,7 @@ fn merged_fields(node: &Node) -> Vec<(&Node, &Node)> {
     all
 }
 
-/// Whether it is a map or a list of nothing else.
+/// Whether a value is a map or a list of maps.
 fn is_map_or_maps(node: &Node) -> bool {
     match &node.value {
         Value::Map(_) => true,
@@ -144,7 +144,7 @@ fn is_map_or_maps(node: &Node) -> bool {
     }
 }
 
-/// What is below a field that means nothing where it stands is still read, but for metadata.
+/// Checks the value of a misplaced field, except metadata, so that its errors are reported too.
 fn check_ignored_value(name: &str, value: &Node, problems: &mut Problems) {
     if name == "metadata" {
         return;
@@ -182,14 +182,14 @@ fn name_not_text(name: &Node) -> Diagnostic {
     Diagnostic::error(NAME_NOT_TEXT, message, name.span).with_help(help)
 }
 
-/// An item of a list that should be a map.
+/// The error for an item of a list that isn't a map.
 pub(super) fn not_a_map(item: &Node) -> Diagnostic {
     let message = format!("a list holds {}, but expected maps", item.value.kind());
     let help = "write each item as fields: `- key: …`, or `- name: …` in replaces";
     Diagnostic::error(NOT_A_MAP, message, item.span).with_help(help)
 }
 
-/// A field with a value of another kind.
+/// The error for a value of the wrong type.
 pub(super) fn wrong_type(name: &str, expected: &str, value: &Node) -> Diagnostic {
     let message = match value.value {
         Value::Integer(number) if number < 0 => {
@@ -232,7 +232,8 @@ fn misplaced_field(text: &str, name: &Node, level: MapKind, home: MapKind) -> Di
     Diagnostic::warning(MISPLACED_FIELD, message, name.span).with_help(help)
 }
 
-/// The scalars of a document, as its text has them: the parser reads YAML 1.2, and they read YAML 1.1.
+/// The scalars of a document as its text has them. The parser reads YAML 1.2, but envoyproxy/ratelimit reads YAML
+/// 1.1.
 pub(super) struct ScalarText(IndexedText);
 
 impl ScalarText {
@@ -240,7 +241,7 @@ impl ScalarText {
         Self(IndexedText::new(text.to_owned(), Format::Yaml))
     }
 
-    /// How a plain scalar was written; none for one in quotes, an alias, or one of several lines.
+    /// The text of a plain scalar. `None` for a quoted scalar, an alias, or a scalar of several lines.
     fn written_text(&self, node: &Node) -> Option<&str> {
         let text = self.0.slice(node.span)?.trim();
         let is_it = match &node.value {
@@ -252,7 +253,7 @@ impl ScalarText {
         is_it.then_some(text)
     }
 
-    /// The text of a scalar, if it can stand for text: `404` and `yes` do, as they were written.
+    /// The text of a scalar, if it can be text: `404` and `yes` are, in their original spelling.
     pub(super) fn text(&self, node: &Node) -> Option<String> {
         let printed = match &node.value {
             Value::Text(text) => return Some(text.clone()),
@@ -264,7 +265,7 @@ impl ScalarText {
         Some(self.written_text(node).map_or(printed, str::to_owned))
     }
 
-    /// A yes or no, in all the words of YAML 1.1.
+    /// A boolean, in all words of YAML 1.1.
     pub(super) fn parse_bool(&self, node: &Node) -> Option<bool> {
         match &node.value {
             Value::Bool(is) => Some(*is),
@@ -278,7 +279,7 @@ impl ScalarText {
         }
     }
 
-    /// A whole number from 0, in all the forms of YAML 1.1: `1_000`, `0x1f`, `0b11`, and `010` is 8.
+    /// A whole number that is at least 0, in all forms of YAML 1.1: `1_000`, `0x1f`, `0b11`, and `010` is 8.
     pub(super) fn parse_count(&self, node: &Node) -> Option<u32> {
         match &node.value {
             Value::Null => Some(0),
@@ -313,7 +314,7 @@ mod tests {
     use super::*;
     use crate::document::parse;
 
-    /// What `read` makes of each item of a list.
+    /// The results of `read` for each item of a list.
     fn each<T>(list: &str, read: impl Fn(&ScalarText, &Node) -> T) -> Vec<T> {
         let Value::List(items) = parse(list, Format::Yaml, 0).expect("YAML").value else {
             panic!("a list")

@@ -1,4 +1,4 @@
-//! Reads one document: its descriptors, one level after the other, and what each of them allows.
+//! Reads one document: its descriptors, level by level, and their limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -31,16 +31,16 @@ use crate::suggestions::did_you_mean;
 pub(super) struct DocumentReader<'a> {
     scalars: &'a ScalarText,
     pub(super) problems: Problems,
-    /// What limits do that say nothing of it while the store can't be asked.
+    /// The failure mode of limits that set none themselves.
     default_store_failure: Option<OnStoreFailure>,
 }
 
-/// The field of limits, and of the whole document.
+/// The name of a field that both a limit and the whole document may have.
 const ON_STORE_FAILURE: &str = "on_store_failure";
 
-/// Fields that say how a limit is enforced.
+/// Fields that set how a limit is enforced.
 const MODE_FIELDS: [&str; 2] = ["shadow_mode", "quota_mode"];
-/// What a request of several descriptors can be charged, by name.
+/// How a request of several descriptors can be charged, by name.
 const CHARGING_WORDS: &[(&str, Charging)] = &[
     ("all-or-none", Charging::AllOrNone),
     ("each", Charging::Each),
@@ -65,13 +65,13 @@ impl<'a> DocumentReader<'a> {
             .push(Diagnostic::warning(code, message, span).with_help(help));
     }
 
-    /// Notes a value of another kind than expected, of which nothing is left.
+    /// Reports a value of the wrong type, and returns `None` in its place.
     fn report_mismatch<T>(&mut self, name: &str, expected: &str, value: &Node) -> Option<T> {
         self.problems.push(wrong_type(name, expected, value));
         None
     }
 
-    /// The domain's name with its place, and what it says.
+    /// The domain's name with its position, and the domain.
     pub(super) fn read_root(&mut self, root: &Node) -> (Option<(String, Span)>, Domain) {
         if !matches!(root.value, Value::Map(_) | Value::Null) {
             let problem = wrong_type("the file", "a map with domain and descriptors", root);
@@ -103,7 +103,7 @@ impl<'a> DocumentReader<'a> {
         (name, domain)
     }
 
-    /// The maps of a list of nothing else, which may be left out.
+    /// The maps of a list. The list may be missing. Items that aren't maps are reported.
     fn list_of_maps<'n>(&mut self, name: &str, expected: &str, node: &'n Node) -> Vec<&'n Node> {
         let items = match &node.value {
             Value::List(items) => items.as_slice(),
@@ -145,11 +145,11 @@ impl<'a> DocumentReader<'a> {
         rules
     }
 
-    /// None only if it has no key.
+    /// Reads a descriptor. `None` only if it has no key.
     fn read_descriptor(&mut self, node: &Node) -> Option<DescriptorRule> {
         let fields = read_fields(node, MapKind::Descriptor, &mut self.problems);
         let [key, limit] = ["key", "rate_limit"].map(|name| fields.get(name));
-        // A key of another kind was reported: what is below it is still read.
+        // A key of the wrong type was reported. The descriptors below it are still read, for their errors.
         let read = key.map(|value| {
             self.read_text("key", value)
                 .unwrap_or_else(|| "?".to_owned())
@@ -205,7 +205,7 @@ impl<'a> DocumentReader<'a> {
             .then_some(rule)
     }
 
-    /// Whether a descriptor has a key. One with a `*` is warned of.
+    /// Whether a descriptor has a key. A key with a `*` causes a warning.
     fn check_key(&mut self, rule: &DescriptorRule, given: Option<Span>) -> bool {
         if rule.key.is_empty() {
             let (at, message) = (given.unwrap_or(rule.span), "a descriptor has no key");
@@ -218,7 +218,7 @@ impl<'a> DocumentReader<'a> {
         !rule.key.is_empty()
     }
 
-    /// Names that `replaces` uses and no limit of the domain has.
+    /// Warns of names in `replaces` that no limit of the domain has.
     pub(super) fn check_replaced_names(&mut self, tree: &[DescriptorRule]) {
         fn limits<'t>(tree: &'t [DescriptorRule], found: &mut Vec<&'t DescriptorLimit>) {
             for rule in tree {
@@ -254,7 +254,7 @@ impl<'a> DocumentReader<'a> {
         (!text.is_empty()).then_some(text)
     }
 
-    /// A field that has one of the words of a table.
+    /// A field whose value must be one of the words of a table.
     fn read_word<T: Copy>(
         &mut self,
         fields: &Fields<'_>,
@@ -285,7 +285,7 @@ impl<'a> DocumentReader<'a> {
         self.report_error(code, format!("{text:?} is no {what}"), at, &help);
     }
 
-    /// What is to be done without the store, unless that is for others to say.
+    /// The failure mode, unless the field is missing or has the value `inherit`.
     fn read_store_failure(&mut self, fields: &Fields<'_>) -> Option<OnStoreFailure> {
         let code = BAD_ON_STORE_FAILURE;
         self.read_word(
@@ -298,7 +298,7 @@ impl<'a> DocumentReader<'a> {
         .flatten()
     }
 
-    /// Where a field is true, if it is.
+    /// The position of a flag that is true.
     fn read_flag(&mut self, fields: &Fields<'_>, name: &str) -> Option<Span> {
         let value = fields.get(name)?;
         let truth = self.scalars.parse_bool(value);
@@ -306,13 +306,13 @@ impl<'a> DocumentReader<'a> {
         truth.filter(|is| *is).map(|_| value.span)
     }
 
-    /// Whether there are errors after this many problems.
+    /// Whether there are errors among the problems after the first `before`.
     fn has_errors_since(&self, before: usize) -> bool {
         let mut since = self.problems.iter().skip(before);
         since.any(|problem| problem.severity == Severity::Error)
     }
 
-    /// What a descriptor allows: their unit, and what we add.
+    /// Reads the limit of a descriptor: envoyproxy/ratelimit's unit and number, or Tollgate's own fields.
     fn read_limit(&mut self, node: &Node) -> Option<DescriptorLimit> {
         match node.value {
             Value::Map(_) => {}
@@ -334,7 +334,7 @@ impl<'a> DocumentReader<'a> {
             limit.replaces = self.read_replaces(replaces, limit.name.as_deref());
         }
         limit.limits.unlimited = self.read_flag(&fields, "unlimited").is_some();
-        // A rate is ours, and so is what it means unless an algorithm is named.
+        // `rate` is a field of Tollgate, so its default algorithm is Tollgate's and not a fixed window.
         if fields.get("rate").is_some() {
             limit.algorithm = Algorithm::default();
         }
@@ -358,7 +358,7 @@ impl<'a> DocumentReader<'a> {
         Some(limit)
     }
 
-    /// What it allows: by our fields, or by their unit and number.
+    /// Reads the rates, the quota and the concurrency limit: from Tollgate's fields, or from a unit and a number.
     fn read_amounts(
         &mut self,
         limit: &mut DescriptorLimit,
@@ -391,7 +391,7 @@ impl<'a> DocumentReader<'a> {
             }
         } else if unit.is_some() || (fields.get("quota").or(fields.get("concurrency"))).is_none() {
             self.set_unit_rate(limit, unit, requests.map(|(count, _)| count));
-            // A mistake elsewhere may be why.
+            // An error in this limit may have removed the number, so the warning would mislead.
             let report_unreachable = fields.get("requests_per_unit").is_none();
             if report_unreachable && !self.has_errors_since(problems_before) {
                 let message = "no requests_per_unit: that is 0, which refuses everything";
@@ -407,7 +407,7 @@ impl<'a> DocumentReader<'a> {
         count.or_else(|| self.report_mismatch("requests_per_unit", expected, value))
     }
 
-    /// How it is kept in a store.
+    /// Reads how the limit is counted in a store.
     fn read_counting(&mut self, limit: &mut DescriptorLimit, fields: &Fields<'_>) {
         let own = self.read_store_failure(fields);
         let said = own.or(self.default_store_failure);
@@ -523,7 +523,7 @@ impl<'a> DocumentReader<'a> {
         count
     }
 
-    /// A value of ours that is written as text.
+    /// A value of one of Tollgate's fields, parsed from its text.
     fn parse_text<T>(&mut self, name: &str, code: Code, value: &Node) -> Option<T>
     where
         T: FromStr<Err: ToString>,
@@ -533,7 +533,7 @@ impl<'a> DocumentReader<'a> {
             return self.report_mismatch(name, expected, value);
         };
         let parsed = text.parse().map_err(|error: T::Err| {
-            // Further lines point into the text, which the snippet of the file does too.
+            // The further lines point into the text, as the snippet of the file does too, so only the first is kept.
             let error = error.to_string();
             let message = error.lines().next().unwrap_or_default();
             self.problems

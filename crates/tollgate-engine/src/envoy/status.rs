@@ -1,5 +1,4 @@
-//! From the decisions on single descriptors to the answer for a request: pure functions, which know
-//! neither state nor time.
+//! Computes the response for a request from the decisions on its descriptors: pure functions without state or time.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use super::{CompiledLimit, LookupResult};
 use crate::facts::{Descriptor, Unit};
 use crate::policy::Mode;
 
-/// What one descriptor of a request does to its counter.
+/// The effect of a request's descriptor on its counter.
 ///
 /// ```
 /// use tollgate_engine::envoy::{Charge, descriptor_charge};
@@ -20,13 +19,13 @@ use crate::policy::Mode;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
-    /// Takes so much; 0 only looks.
+    /// Spends this many tokens. 0 peeks.
     Spend(u64),
-    /// Gives so much back, whoever took it; it always passes.
+    /// Refunds this many tokens, whichever request spent them. A refund always passes.
     Refund(u64),
 }
 
-/// What a descriptor costs: its own cost, else that of the request (`hits_addend`), where 0 means 1.
+/// The charge of a descriptor: its own cost, or else the cost of the request (`hits_addend`), where 0 means 1.
 ///
 /// ```
 /// use tollgate_engine::envoy::{Charge, descriptor_charge};
@@ -49,8 +48,8 @@ pub fn descriptor_charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charg
     }
 }
 
-/// Drops the limits of a request that others of the same request replace. A limit that is dropped
-/// still replaces others, and one without limits is never dropped.
+/// Drops the limits of a request that other limits of the same request replace. A dropped limit still replaces
+/// others. An unlimited one is never dropped.
 ///
 /// ```
 /// use tollgate_engine::envoy::{self, DescriptorIndex, LookupResult, remove_replaced_limits};
@@ -83,7 +82,7 @@ pub fn remove_replaced_limits(found: &mut [LookupResult<'_>]) {
     }
 }
 
-/// Whether something passes.
+/// Whether a request or a descriptor passes.
 ///
 /// ```
 /// use tollgate_engine::envoy::{LookupResult, StatusCode, limit_status};
@@ -92,13 +91,13 @@ pub fn remove_replaced_limits(found: &mut [LookupResult<'_>]) {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StatusCode {
-    /// It does.
+    /// It passes.
     Ok,
-    /// It is too much.
+    /// It is over the limit.
     OverLimit,
 }
 
-/// The answer for one descriptor.
+/// The status of one descriptor.
 ///
 /// ```
 /// use tollgate_engine::envoy::{LookupResult, limit_status};
@@ -109,21 +108,21 @@ pub enum StatusCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimitStatus<'p> {
-    /// Whether it passes. A limit in shadow mode always says that it does.
+    /// Whether the descriptor passes. It always does if its limit is in shadow mode.
     pub code: StatusCode,
-    /// The limit that decided, if any did.
+    /// The limit that decided, if any.
     pub current_limit: Option<CurrentLimit<'p>>,
-    /// How much would pass now; 2³²−1 where nothing limits, 0 where nothing is said.
+    /// How many requests would pass now: 2³²−1 if the descriptor is unlimited, 0 if no limit decided.
     pub remaining: u32,
-    /// How long until the limit is as if never used.
+    /// The duration until the limit is as fresh as if it were unused.
     pub reset_after: Duration,
-    /// A limit in shadow mode would have refused it.
+    /// Whether a limit in shadow mode would have denied the request.
     pub would_deny: bool,
-    /// The limit refuses only together with all others of this kind.
+    /// Whether the limit denies a request only if all other limits in quota mode do.
     pub quota_mode: bool,
 }
 
-/// A limit, as an answer tells it.
+/// A limit, as a response reports it.
 ///
 /// ```
 /// use tollgate::Decision;
@@ -139,19 +138,19 @@ pub struct LimitStatus<'p> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CurrentLimit<'p> {
-    /// How many.
+    /// The number of requests.
     pub requests_per_unit: u32,
-    /// In how long, if that is one of their units.
+    /// The unit, if the period is one of envoyproxy/ratelimit's.
     pub unit: Option<Unit>,
-    /// What people call it.
+    /// The limit's name.
     pub name: Option<&'p str>,
 }
 
-/// The answer for a descriptor, from what was found and what its limits decided: a decision for each
-/// rate, then for the quota, then for the concurrency. All must have allowed it.
+/// The status of a descriptor, from its lookup result and the decisions of its limits: a decision for each rate, then
+/// for the quota, then for the concurrency limit. All of them must have allowed the request.
 ///
-/// The one that is named is the tightest: of those that refuse, the one that does so for longest; of
-/// those that allow, the one with the least left.
+/// The status reports the tightest of them: of denials, the one with the longest wait; of allowances, the one with
+/// the least remaining.
 ///
 /// ```
 /// use tollgate::Decision;
@@ -210,8 +209,8 @@ pub fn limit_status<'p>(lookup: LookupResult<'p>, decisions: &[Decision]) -> Lim
     }
 }
 
-/// The answer for a request: too much if a limit that stands alone says so, or if there are limits in
-/// quota mode and all of them do. In the global shadow mode everything passes.
+/// The status of a request. It is over the limit if a limit outside quota mode denies it, or if there are limits in
+/// quota mode and all of them deny it. In the global shadow mode every request passes.
 ///
 /// ```
 /// use tollgate_engine::envoy::{LookupResult, StatusCode, overall_code, limit_status};
@@ -246,6 +245,7 @@ const fn is_unlimited(leaf: &CompiledLimit) -> bool {
 
 fn tightest_decision(decisions: &[Decision]) -> Option<(usize, &Decision)> {
     let decisions = decisions.iter().enumerate();
+    // Denials sort before allowances. Among allowances no wait differs, so the remaining tokens decide.
     decisions.min_by_key(|(_, decision)| {
         let refused = decision.outcome != Outcome::Allowed;
         (

@@ -1,4 +1,4 @@
-//! Facts and texts of conditions: names that no request has, and texts that no request meets.
+//! Lints on the facts and texts of conditions: names of facts that no request has, and texts that no request matches.
 
 use super::coverage::{StepBudget, match_covers};
 use super::{Warnings, codes};
@@ -9,7 +9,7 @@ use crate::native::{ConditionForm, ConditionText, FactMention, PolicySpans, cano
 use crate::policy::{MatchConditions, Pattern, Policy};
 use crate::suggestions;
 
-/// What is wrong with the text of a condition.
+/// The mistake in the text of a condition.
 pub(crate) struct TextProblem {
     code: Code,
     pub(crate) message: String,
@@ -35,7 +35,7 @@ pub(super) fn check_texts(found: &mut Warnings, written: &[ConditionText]) {
     }
 }
 
-/// The texts of a policy's conditions, for one whose files are unknown.
+/// The texts of a policy's conditions, for a policy whose source files are unknown.
 pub(super) fn condition_texts(policy: &Policy) -> Vec<ConditionText> {
     let rules = policy.rules.iter().map(|rule| &rule.matches);
     let mut written = Vec::new();
@@ -74,7 +74,7 @@ fn collect_texts(
     }
 }
 
-/// What is wrong with a text of which no request has the like, as operators write it.
+/// The mistake in a value of an override, if no request can have such a value.
 pub(crate) fn impossible_value(fact: &str, text: &str) -> Option<TextProblem> {
     let written = ConditionText {
         fact: fact.to_owned(),
@@ -89,10 +89,10 @@ pub(crate) fn impossible_value(fact: &str, text: &str) -> Option<TextProblem> {
         codes::NOT_A_HOST,
     ];
     let is_regex = |slip: &TextProblem| slip.code == codes::LOOKS_LIKE_REGEX && fact == "path";
-    // Callers of a service may send hosts with a port.
+    // Clients of a service may send hosts with a port.
     let is_never = |slip: &TextProblem| never.contains(&slip.code) && strip_port(text).is_none();
     let mut slip = find_problem(&written).filter(|slip| is_never(slip) || is_regex(slip))?;
-    // What a policy takes besides, an order doesn't.
+    // A policy accepts regular expressions. An override doesn't.
     if is_regex(&slip) {
         slip.help = "write a glob, where * is anything but / and ** anything".to_owned();
     } else if let Some(at) = slip.help.find(", or {") {
@@ -101,7 +101,8 @@ pub(crate) fn impossible_value(fact: &str, text: &str) -> Option<TextProblem> {
     Some(slip)
 }
 
-/// The first thing that is wrong. Whoever writes `{exact: …}` means the text as it stands.
+/// The first mistake in a condition's text. A condition with `{exact: …}` is literal on purpose, so it is not checked
+/// for patterns.
 fn find_problem(condition: &ConditionText) -> Option<TextProblem> {
     let ConditionText {
         fact, text, form, ..
@@ -154,7 +155,7 @@ fn find_problem(condition: &ConditionText) -> Option<TextProblem> {
     }
 }
 
-/// Signs that regular expressions have and the texts of requests don't.
+/// Character sequences that occur in regular expressions and not in the values of requests.
 const REGEX_SIGNS: [&str; 9] = [
     ".+", "\\d", "\\w", "\\.", "\\/", "(?", "[0-9]", "[a-z]", "[^/]",
 ];
@@ -166,12 +167,12 @@ fn looks_like_regex(fact: &str, text: &str) -> bool {
     is_anchored || any_rest || choice || REGEX_SIGNS.iter().any(|sign| text.contains(sign))
 }
 
-/// What stands before the first star.
+/// The text before the first star.
 fn prefix_before_star(text: &str) -> &str {
     text.split('*').next().unwrap_or(text)
 }
 
-/// A regular expression in which a star was meant for any text: there it repeats the slash before it.
+/// Finds a regular expression whose star was meant to match any text. There it only repeats the slash before it.
 fn check_glob_as_regex(text: &str) -> Option<TextProblem> {
     let at = text.find("/*")?;
     let message = format!(
@@ -184,7 +185,7 @@ fn check_glob_as_regex(text: &str) -> Option<TextProblem> {
     TextProblem::new(codes::LOOKS_LIKE_GLOB, message, help)
 }
 
-/// A regular expression that only the beginning of a text, or a part of it, would meet.
+/// Finds a regular expression that describes only the start or a part of a text. It must match the whole text.
 fn check_partial_regex(text: &str) -> Option<TextProblem> {
     let ends = ["$", ".*", ".+", ".*)", ".+)"];
     let begins = text.starts_with('^') && !ends.iter().any(|end| text.ends_with(end));
@@ -202,12 +203,12 @@ fn check_partial_regex(text: &str) -> Option<TextProblem> {
     TextProblem::new(codes::REGEX_IS_WHOLE, message, help)
 }
 
-/// Facts that are no address.
+/// Facts that are never an address.
 const NON_ADDRESS_FACTS: [&str; 7] = [
     "method", "path", "route", "user", "tenant", "api_key", "tier",
 ];
 
-/// A network as a condition, or as a part of a key, on what is no address.
+/// Whether a fact is never an address, so that a network as a condition or a key part makes no sense.
 pub(super) fn is_never_address(fact: &str) -> bool {
     NON_ADDRESS_FACTS.contains(&fact)
 }
@@ -235,7 +236,7 @@ const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE",
 ];
 
-/// The words of a text, whatever is between them.
+/// The words of a text, whatever separates them.
 pub(super) fn split_words(text: &str) -> Vec<&str> {
     let words = text.split(|sign: char| !sign.is_ascii_alphanumeric());
     words.filter(|word| !word.is_empty()).collect()
@@ -319,14 +320,14 @@ fn check_path(text: &str, form: ConditionForm) -> Option<TextProblem> {
     None
 }
 
-/// Several paths with commas between them, as the list that was meant.
+/// The help for several paths in one text with commas between them: the same paths as a list.
 fn comma_separated_paths(text: &str) -> Option<String> {
     let each: Vec<&str> = text.split(',').map(str::trim).collect();
     let is_list = each.len() > 1 && each.iter().all(|path| path.starts_with('/'));
     is_list.then(|| format!("{each:?}"))
 }
 
-/// A part of a route that stands for any: `{id}`, `:id` or `<id>`.
+/// Whether a part of a route is a parameter: `{id}`, `:id` or `<id>`.
 fn is_route_parameter(part: &str) -> bool {
     let inside = |open: char, close: char| {
         let inside = part
@@ -364,14 +365,14 @@ fn check_host(text: &str) -> Option<TextProblem> {
     TextProblem::new(codes::NOT_A_HOST, message, format!("write {help:?}"))
 }
 
-/// A host, if a port follows it.
+/// The host without its port, if it has one.
 fn strip_port(text: &str) -> Option<&str> {
     let (host, port) = text.rsplit_once(':')?;
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     (is_port && (!host.contains(':') || host.ends_with(']'))).then_some(host)
 }
 
-/// An address as no request has it: it is compared letter by letter.
+/// Finds an address in a form that no request has. Addresses are compared as text.
 fn check_address(text: &str, form: ConditionForm) -> Option<TextProblem> {
     let wrong = match form {
         ConditionForm::Exact => match text.parse::<std::net::IpAddr>() {
@@ -395,7 +396,7 @@ fn check_address(text: &str, form: ConditionForm) -> Option<TextProblem> {
     TextProblem::new(codes::NOT_AN_ADDRESS, message, help)
 }
 
-/// A star that is to skip what has slashes in it.
+/// Finds a star that is meant to match a value with slashes.
 fn check_star(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem> {
     let at = text.find('*').filter(|_| form != ConditionForm::Prefix)?;
     let is_double = text[at..].starts_with("**");
@@ -410,7 +411,7 @@ fn check_star(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem
     TextProblem::new(codes::STAR_STOPS_AT_SLASH, message, help)
 }
 
-/// Shorter names than this are too close to too many others.
+/// A shorter name would be too close to many other names.
 const MIN_NAME_LENGTH: usize = 4;
 
 pub(super) fn check_facts(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
@@ -441,7 +442,7 @@ fn warn_misspelt_fact(found: &mut Warnings, mention: &FactMention, near: &str) {
     found.warn(codes::MISSPELT_FACT, mention.span, message, help);
 }
 
-/// The fact that every request may have and whose name is close to this one.
+/// The well-known fact whose name is close to this one.
 fn closest_known_fact(fact: &str) -> Option<String> {
     if let Some((head, name)) = fact.split_once(['.', ':'])
         && matches!(
@@ -463,7 +464,7 @@ fn closest_known_fact(fact: &str) -> Option<String> {
     suggestions::closest(fact, candidates).map(str::to_owned)
 }
 
-/// What other programs call the facts that every request may have.
+/// Other programs' names for the well-known facts.
 const KNOWN_ALIASES: [(&str, &str); 8] = [
     ("user_id", "user"),
     ("userid", "user"),
@@ -475,7 +476,7 @@ const KNOWN_ALIASES: [(&str, &str); 8] = [
     ("http_method", "method"),
 ];
 
-/// Warns of exemptions of what is blocked: a block comes first, so they do nothing.
+/// Warns of exemptions of blocked requests. Blocks have precedence, so these exemptions have no effect.
 fn check_blocked_exemptions(found: &mut Warnings, policy: &Policy) {
     let fuel = StepBudget::new();
     for (number, exempt) in policy.exempt.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Which conditions hold whenever others do. Where that isn't plain, the answer is no.
+//! Decides whether a condition holds whenever another one does. In doubt, the answer is no.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -7,17 +7,17 @@ use crate::address::Network;
 use crate::matcher::glob::Glob;
 use crate::policy::{KeyPart, MatchConditions, Pattern, Rule};
 
-/// How much may still be compared, so that a check of a huge file ends soon. Once that is used up, nothing
-/// is found to cover anything.
+/// A budget of comparisons, which bounds the time to check a huge file. Once it is spent, no condition is found to
+/// cover another.
 pub(super) struct StepBudget(Cell<usize>);
 
 impl StepBudget {
-    /// What ten thousand rules need, a few times over.
+    /// A few times the comparisons that ten thousand rules need.
     pub(super) fn new() -> Self {
         Self(Cell::new(5_000_000))
     }
 
-    /// Takes so many steps, if they are left.
+    /// Spends this many steps, if the budget has them.
     pub(super) fn spend(&self, steps: usize) -> bool {
         let left = self.0.get().checked_sub(steps);
         self.0.set(left.unwrap_or(0));
@@ -25,7 +25,7 @@ impl StepBudget {
     }
 }
 
-/// Whether every request that meets `inner` meets `outer` too.
+/// Whether every request that meets `inner` also meets `outer`.
 pub(super) fn match_covers(
     outer: &MatchConditions,
     inner: &MatchConditions,
@@ -38,9 +38,9 @@ pub(super) fn match_covers(
     })
 }
 
-/// Whether any request that `rule` applies to has a key of `other`, or needs none there.
+/// Whether every request that `rule` applies to has a key of `other`, or `other` needs none.
 pub(super) fn always_has_key_of(rule: &Rule, other: &Rule) -> bool {
-    // A rule with several keys, or one that applies without any, says of no fact that it is there.
+    // A rule with several keys, or one that applies without a key, guarantees no single fact.
     let own: &[KeyPart] = match rule.fallback_keys.as_slice() {
         [] if rule.needs_its_key() => &rule.key,
         _ => &[],
@@ -61,7 +61,7 @@ fn implies_present(pattern: &Pattern) -> bool {
     each.all(|one| !matches!(one, Pattern::Absent | Pattern::Not(_)))
 }
 
-/// Whether `wide` holds of every text of which `narrow` does.
+/// Whether `wide` matches every text that `narrow` matches.
 fn pattern_covers(wide: &Pattern, narrow: &Pattern, fuel: &StepBudget) -> bool {
     if !fuel.spend(1) {
         return false;
@@ -85,7 +85,7 @@ fn pattern_covers(wide: &Pattern, narrow: &Pattern, fuel: &StepBudget) -> bool {
             fuel.spend(glob.len().saturating_mul(text.len())) && glob_matches(glob, text)
         }
         (Pattern::Glob(glob), _) => match glob.strip_suffix("**") {
-            // Just a prefix, in other words.
+            // The glob is only a prefix.
             Some(prefix) if !prefix.contains(['*', '?']) => {
                 common_prefix(narrow).is_some_and(|text| text.starts_with(prefix))
             }
@@ -101,7 +101,7 @@ fn pattern_covers(wide: &Pattern, narrow: &Pattern, fuel: &StepBudget) -> bool {
     }
 }
 
-/// What every text that meets a pattern begins with.
+/// The common prefix of every text that a pattern matches.
 pub(super) fn common_prefix(pattern: &Pattern) -> Option<&str> {
     match pattern {
         Pattern::Exact(text) | Pattern::Prefix(text) => Some(text),
@@ -113,12 +113,12 @@ pub(super) fn common_prefix(pattern: &Pattern) -> Option<&str> {
     }
 }
 
-/// Whether a glob fits a text.
+/// Whether a glob matches a text.
 fn glob_matches(glob: &str, text: &str) -> bool {
     Glob::new(glob).is_some_and(|glob| glob.matches(text))
 }
 
-/// Rules by the facts that they have conditions on, and by what these begin with.
+/// Rules by the facts of their conditions and by the prefixes of those conditions.
 pub(super) struct RuleIndex<'a> {
     rules: usize,
     facts: HashMap<&'a str, FactRules<'a>>,
@@ -127,7 +127,7 @@ pub(super) struct RuleIndex<'a> {
 #[derive(Default)]
 struct FactRules<'a> {
     all: Vec<usize>,
-    /// What a text must begin with to meet the rule's condition, sorted.
+    /// The prefixes of the rules' conditions, sorted, each with the rule's index.
     starts: Vec<(&'a str, usize)>,
 }
 
@@ -138,7 +138,7 @@ impl<'a> RuleIndex<'a> {
             for (fact, pattern) in &rule.matches.conditions {
                 let known = facts.entry(fact).or_default();
                 known.all.push(index);
-                // What covers a list covers the first of it.
+                // A pattern that covers a list covers its first item, so the first item is enough to find candidates.
                 let first = pattern.alternatives().first().copied();
                 if let Some(start) = first.and_then(common_prefix) {
                     known.starts.push((start, index));
@@ -154,11 +154,11 @@ impl<'a> RuleIndex<'a> {
         }
     }
 
-    /// All rules, and maybe some more, whose requests all meet these conditions.
+    /// All rules whose requests all meet these conditions, and possibly some other rules.
     pub(super) fn covered_candidates(&self, outer: &MatchConditions) -> Vec<usize> {
         let each = outer.conditions.iter();
         let candidates = each.map(|condition| self.candidates(condition));
-        // The condition with the fewest candidates is enough: all that are covered are among them.
+        // The condition with the fewest candidates is enough: its candidates include every covered rule.
         match candidates.min_by_key(CandidateRules::len) {
             Some(fewest) => fewest.indices(),
             None => (0..self.rules).collect(),
@@ -184,11 +184,11 @@ impl<'a> RuleIndex<'a> {
     }
 }
 
-/// Rules that may be covered.
+/// Rules that may be covered by a condition.
 enum CandidateRules<'a> {
-    /// All with a condition on the fact.
+    /// All rules with a condition on the fact.
     All(&'a [usize]),
-    /// Those in these ranges, which may overlap.
+    /// The rules in these ranges, which may overlap.
     Some(Vec<&'a [(&'a str, usize)]>),
 }
 
@@ -206,7 +206,7 @@ impl CandidateRules<'_> {
             Self::Some(ranges) => {
                 let each = ranges.iter().flat_map(|range| range.iter());
                 let mut indices: Vec<usize> = each.map(|(_, index)| *index).collect();
-                // A list may have both a path and what it begins with.
+                // A rule is in several ranges if its list has both a path and a prefix of the path.
                 indices.sort_unstable();
                 indices.dedup();
                 indices
@@ -291,7 +291,7 @@ mod tests {
         })
     }
 
-    /// Whether a pattern holds, as its documentation says.
+    /// Whether a pattern matches, implemented directly from its documentation.
     fn meets(pattern: &Pattern, text: Option<&str>) -> bool {
         match (pattern, text) {
             (Pattern::Not(inner), _) => !meets(inner, text),
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Nothing, and every text of up to four letters.
+    /// No text, and every text of up to four letters.
     fn all_texts() -> Vec<Option<String>> {
         let mut texts = vec![String::new()];
         for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! One rule by itself: its key, what it does when there is too much, and the memory that it takes.
+//! Lints on a single rule: its key, its action over the limit, and its memory.
 
 use tollgate::{Algorithm, Rate};
 
@@ -7,7 +7,7 @@ use crate::document::Span;
 use crate::native::RuleSpans;
 use crate::policy::{KeyPart, Pattern, Policy, Rule};
 
-/// Headers that prove who sends them, so that making one up gains nothing.
+/// Headers that authenticate their sender, so a client gains nothing by inventing a value.
 const SECRET_HEADERS: [&str; 5] = [
     "authorization",
     "proxy-authorization",
@@ -34,7 +34,7 @@ pub(super) fn check_keys(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
             found.warn(codes::KEY_ANYONE_CAN_SET, place.key, message, help);
         }
     }
-    // Where the address is what others fall back to, who has another key isn't counted by it.
+    // As a fallback key, the address applies only to clients without another key, so the warning would be wrong.
     if let ([alone], []) = (rule.key.as_slice(), rule.fallback_keys.as_slice())
         && ADDRESS_FACTS.contains(&alone.fact())
     {
@@ -46,13 +46,13 @@ pub(super) fn check_keys(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     }
 }
 
-/// The header that a fact is.
+/// The name of the header that a fact carries.
 pub(super) fn header_of_fact(fact: &str) -> Option<&str> {
     let header = fact.strip_prefix("header.");
     header.or_else(|| fact.strip_prefix("header:"))
 }
 
-/// Whether a header with such a value proves who sends it: one of a list of secrets.
+/// Whether a header with such a value authenticates its sender: a condition on one of a list of secrets.
 pub(super) fn is_secret_header(header: &str, pattern: &Pattern) -> bool {
     SECRET_HEADERS.contains(&header.to_ascii_lowercase().as_str()) && is_exact_list(pattern)
 }
@@ -60,7 +60,7 @@ pub(super) fn is_secret_header(header: &str, pattern: &Pattern) -> bool {
 fn check_address_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     for (rate, span) in rule.limits.rates.iter().zip(&place.rates) {
         let slow = rate.period().is_some_and(|period| {
-            // Less than one a second.
+            // The rate is below one request a second.
             u128::from(rate.count()) * 1_000_000_000 < period.as_nanos()
         });
         if slow {
@@ -103,7 +103,7 @@ fn check_route_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans, facts: 
     found.warn(codes::ROUTE_TIMES_KEY, place.key, message, help);
 }
 
-/// Whether the rule's conditions allow a fact only a list of values.
+/// Whether the rule's conditions limit a fact to a list of values.
 fn is_limited_to_list(rule: &Rule, name: &str) -> bool {
     let mut conditions = rule.matches.conditions.iter();
     conditions.any(|(fact, pattern)| fact == name && is_exact_list(pattern))
@@ -114,7 +114,7 @@ fn is_exact_list(pattern: &Pattern) -> bool {
     each.all(|one| matches!(one, Pattern::Exact(_)))
 }
 
-/// Facts that only Envoy's rate-limit actions make of a request.
+/// Facts that only Envoy's rate-limit actions produce.
 const ENVOY_FACTS: [&str; 7] = [
     "destination_cluster",
     "generic_key",
@@ -146,7 +146,7 @@ pub(super) fn check_adaptive_and_shed(
     }
 }
 
-/// Over Envoy's protocol nobody says when a request ended.
+/// Warns of adaptive limits on requests from Envoy, because its protocol doesn't report the end of a request.
 fn check_adaptive_over_envoy(
     found: &mut Warnings,
     policy: &Policy,
@@ -169,7 +169,7 @@ fn check_adaptive_over_envoy(
     found.warn(codes::ADAPTIVE_UNTOLD, place.concurrency, message, help);
 }
 
-/// There is one law a rule, and one limit.
+/// Warns of a key on an adaptive limit. A rule has one adaptive limit, with one algorithm for all keys.
 fn check_adaptive_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     let splits = !rule.limits.rates.is_empty() || rule.limits.quota.is_some();
     if rule.key.is_empty() || splits || rule.enforced_percent < 100 {
@@ -182,14 +182,14 @@ fn check_adaptive_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     found.warn(codes::ADAPTIVE_BY_KEY, place.key, message, help);
 }
 
-/// What a hit in a log takes in memory: when it was, and how much of it.
+/// Memory of a hit in a sliding log: its time and its cost.
 const HIT_BYTES: u64 = 16;
-/// And in a store, about.
+/// Approximate memory of a hit in a store.
 const STORED_HIT_BYTES: u64 = 70;
-/// The fewest bytes a key, in memory, that are worth a warning.
+/// The fewest bytes a key, in memory, that cause a warning.
 const WARN_BYTES: u64 = 16 << 10;
 
-/// A sliding log remembers each hit of its window.
+/// Warns of a sliding log of very many hits. It stores each hit of its window.
 pub(super) fn check_log_memory(
     found: &mut Warnings,
     rate: &Rate,
@@ -211,7 +211,7 @@ pub(super) fn check_log_memory(
     found.warn(codes::LOG_MEMORY, span, message, help);
 }
 
-/// A number of bytes as people write it, to at least two digits.
+/// A number of bytes with a unit and at least two significant digits.
 fn bytes_text(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
     let unit = UNITS.iter().find(|(unit, _)| bytes >= *unit);

@@ -1,4 +1,5 @@
-//! Conditions that hold of everything, or never of two rules together: exemptions of all, and what replaces nothing.
+//! Lints on conditions that always hold, or never hold together: exemptions of all requests, and rules that replace
+//! nothing.
 
 use super::coverage::StepBudget;
 use super::{Warnings, active_rules, codes, keys};
@@ -15,7 +16,7 @@ pub(super) fn check_matches(found: &mut Warnings, policy: &Policy, places: &Poli
     check_unlimited_rules(found, policy, places, &fuel);
 }
 
-/// Warns of exemptions that hold of every request there is.
+/// Warns of exemptions that match every request.
 fn check_exempts_all(found: &mut Warnings, policy: &Policy) {
     for (number, exempt) in policy.exempt.iter().enumerate() {
         let mut conditions = exempt.conditions.iter();
@@ -39,7 +40,8 @@ fn check_exempts_all(found: &mut Warnings, policy: &Policy) {
     }
 }
 
-/// Warns of exemptions that a client gets by what it sends: those of a list, and unlimited rules in the place of others.
+/// Warns of exemptions that a client can get by sending a header: those of the `exempt` list, and unlimited rules
+/// that replace others.
 fn check_header_exemptions(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let listed = policy.exempt.iter().map(|exempt| (exempt, exempt.span));
     let rules = active_rules(policy, places)
@@ -57,14 +59,14 @@ fn check_header_exemptions(found: &mut Warnings, policy: &Policy, places: &Polic
     }
 }
 
-/// The header that alone decides about an exemption, and that proves nothing.
+/// The header that alone decides about an exemption and doesn't authenticate its sender.
 fn client_chosen_header(exempt: &MatchConditions) -> Option<&str> {
     let mut chosen = None;
     for (fact, pattern) in &exempt.conditions {
         match keys::header_of_fact(fact) {
             Some(header) if keys::is_secret_header(header, pattern) => return None,
             Some(header) => chosen = chosen.or(Some(header)),
-            // These a client chooses, too.
+            // A client can choose these facts too, so they don't make the exemption safer.
             None if matches!(fact.as_str(), "method" | "host") => {}
             None => return None,
         }
@@ -74,7 +76,7 @@ fn client_chosen_header(exempt: &MatchConditions) -> Option<&str> {
 
 const ALL_OF_IPV4: &str = "0.0.0.0/0";
 
-/// Whether a pattern holds of all values that requests have of a fact, or of all addresses of IPv4.
+/// Whether a pattern matches all values of a fact that requests have, or all IPv4 addresses.
 fn matches_everything(fact: &str, pattern: &Pattern) -> bool {
     match (fact, pattern) {
         ("ip", Pattern::Cidr(network)) => network == ALL_OF_IPV4,
@@ -91,7 +93,7 @@ fn matches_everything(fact: &str, pattern: &Pattern) -> bool {
     }
 }
 
-/// Warns of rules that replace others which are never for the same request.
+/// Warns of rules that replace rules which never apply to the same request.
 fn check_disjoint_replaces(
     found: &mut Warnings,
     policy: &Policy,
@@ -121,7 +123,7 @@ fn check_disjoint_replaces(
     }
 }
 
-/// Warns of rules without a limit that replace none: all others still limit their requests.
+/// Warns of unlimited rules that replace none. All other rules still limit their requests.
 fn check_unlimited_rules(
     found: &mut Warnings,
     policy: &Policy,
@@ -153,7 +155,7 @@ fn check_unlimited_rules(
     }
 }
 
-/// The fact by which no request meets both.
+/// The fact for which no value meets both conditions.
 fn disjoint_fact<'a>(
     one: &'a MatchConditions,
     other: &MatchConditions,
@@ -167,7 +169,7 @@ fn disjoint_fact<'a>(
     })
 }
 
-/// Whether surely no text, nor the lack of one, meets both.
+/// Whether it is certain that no text, and no missing fact, meets both patterns.
 fn are_disjoint(a: &Pattern, b: &Pattern, fuel: &StepBudget) -> bool {
     if !fuel.spend(1) {
         return false;

@@ -1,4 +1,4 @@
-//! Whom a policy leaves without a limit of their own: tenants in no tier, and users who share one counter.
+//! Lints on clients without a limit of their own: tenants in no tier, and users who share one counter.
 
 use super::{Warnings, active_rules, codes, condition_texts};
 use crate::address::{ClientBits, Family};
@@ -37,7 +37,7 @@ pub(super) fn check_missing_limits(found: &mut Warnings, policy: &Policy, places
     }
 }
 
-/// Networks of what is no address, and networks that are smaller than what one client has.
+/// Warns of the network of a fact that is no address, and of networks smaller than a client's own.
 fn check_network_key(found: &mut Warnings, part: &KeyPart, place: Span) {
     let KeyPart::Network { fact, bits } = part else {
         return;
@@ -61,9 +61,9 @@ fn check_network_key(found: &mut Warnings, part: &KeyPart, place: Span) {
     }
 }
 
-/// Words that say that each has a counter of its own.
+/// Words in a rule's name that promise a counter for each client.
 const EACH_WORDS: [&str; 4] = ["per", "each", "every", "by"];
-/// And words for whom, with the fact that tells them apart.
+/// Words for the client after one of the [`EACH_WORDS`], with the fact that identifies it.
 const WHOM_WORDS: [(&str, &str); 9] = [
     ("user", "user users login"),
     ("ip", "ip address client"),
@@ -78,10 +78,11 @@ const WHOM_WORDS: [(&str, &str); 9] = [
     ("host", "host"),
     ("route", "route endpoint"),
 ];
-/// Facts of which each request has its own: who asks whether there is one is likely to count by it.
+/// Facts that identify a client. A rule with a condition on the presence of such a fact is likely meant to count by
+/// it.
 const IDENTITY_FACTS: [&str; 3] = ["user", "tenant", "api_key"];
 
-/// Warns of a rule that is one for each by its name or match, and has one counter for all.
+/// Warns of a rule whose name or match promises a counter for each client, and that has one counter for all.
 fn check_missing_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     if !rule.key.is_empty() || rule.limits.unlimited || rule.adaptive.is_some() {
         return;
@@ -119,7 +120,7 @@ fn matches_any_value(pattern: &Pattern) -> bool {
     }
 }
 
-/// Warns of tenants that no tier is for, unless a rule is for all tenants.
+/// Warns of tenants outside the tiers, unless a rule limits all tenants.
 fn check_default_tier(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let is_used = !policy.tenants.is_empty() || policy.tier_fact.is_some();
     let limits_all = |rule: &Rule| {
@@ -159,7 +160,7 @@ fn check_default_tier(found: &mut Warnings, policy: &Policy, places: &PolicySpan
     );
 }
 
-/// Warns of tenants that look like a pattern: they are names.
+/// Warns of tenants whose names look like patterns. A tenant's name is compared literally.
 fn check_tenant_patterns(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     for tenant in policy.tenants.keys() {
         if tenant.contains('*') || tenant.starts_with('^') {

@@ -1,4 +1,5 @@
-//! Which of two limits on the same traffic always refuses first. It counts in whole numbers, and says "no" in doubt.
+//! Decides which of two limits on the same requests always denies first. The arithmetic is in whole numbers, and in
+//! doubt the answer is no.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tollgate::{Algorithm, Rate, Timestamp, core::WindowAlignment};
 
 use crate::policy::is_bucket;
 
-/// A rate and how it is counted.
+/// A rate and its algorithm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountedRate {
     rate: Rate,
@@ -19,7 +20,7 @@ impl CountedRate {
         Self { rate, algorithm }
     }
 
-    /// Whether this never refuses what `other` has let pass.
+    /// Whether this rate never denies a request that `other` has allowed.
     pub(super) fn never_refuses_after(&self, other: &Self) -> bool {
         let (Some(own), Some(others)) = (self.rate.period(), other.rate.period()) else {
             return false;
@@ -30,16 +31,17 @@ impl CountedRate {
         }
         let whole = own.as_nanos().is_multiple_of(others.as_nanos());
         let fills = match self.algorithm {
-            // So many of the other's windows fill one of these.
+            // A whole number of the other's windows fills one of these, so their sums compare directly.
             Algorithm::SlidingLog | Algorithm::FixedWindow(WindowAlignment::Boundary(_)) => whole,
-            // Both see the same.
+            // Both count in the same windows.
             _ => own == others && self.rate.burst_size() >= other.rate.burst_size(),
         };
         if self.algorithm == other.algorithm && fills {
             return slower;
         }
         let seen = match self.algorithm {
-            // It may take what came early in the window before for what came late.
+            // The counter weights the last window as if its requests were spread evenly, so requests from early in it
+            // may count late. Twice the window bounds that.
             Algorithm::SlidingCounter => own.saturating_mul(2),
             _ => own,
         };
@@ -48,7 +50,7 @@ impl CountedRate {
             .is_some_and(|most| most <= u128::from(self.rate.count()))
     }
 
-    /// No more than this can pass in any span of this length.
+    /// An upper bound of the requests that pass within any span of this length.
     fn max_within(&self, span: Duration) -> Option<u128> {
         let period = self.rate.period()?.as_nanos();
         let count = u128::from(self.rate.count());
@@ -60,17 +62,17 @@ impl CountedRate {
         self.max_in_window().checked_mul(windows)
     }
 
-    /// How many can pass at one instant.
+    /// An upper bound of the requests that pass at one instant.
     fn max_burst(&self) -> u128 {
         if self.is_bucket() {
             u128::from(self.rate.burst_size())
         } else {
-            // The end of one window and the start of the next.
+            // A burst may straddle the end of one window and the start of the next.
             2 * self.max_in_window()
         }
     }
 
-    /// The most that a window lets pass: a sliding counter may have a burst above its count.
+    /// The most requests that pass in a window. A sliding counter may have a burst above its count.
     fn max_in_window(&self) -> u128 {
         u128::from(self.rate.count().max(self.rate.burst_size()))
     }
@@ -80,9 +82,9 @@ impl CountedRate {
     }
 }
 
-/// Whether a quota by the calendar never refuses what a rate has let pass.
+/// Whether a calendar quota never denies a request that a rate has allowed.
 pub(super) fn quota_never_refuses(quota: &Quota, rate: &CountedRate) -> bool {
-    // January has 31 days, as no month has more, and an hour is added when clocks are set back.
+    // The longest month has 31 days, as January. An hour is added for clocks that are set back.
     let january = Timestamp::from_secs(1_705_000_000);
     let Some((start, end)) = quota.period_at(january) else {
         return false;
@@ -93,7 +95,7 @@ pub(super) fn quota_never_refuses(quota: &Quota, rate: &CountedRate) -> bool {
     most.is_some_and(|most| most <= u128::from(quota.count()))
 }
 
-/// It saturates only at numbers that no policy file has.
+/// A count times a period. Saturates only for numbers that no policy file has.
 fn scaled(count: u64, period: Duration) -> u128 {
     u128::from(count).saturating_mul(period.as_nanos())
 }
@@ -117,7 +119,7 @@ mod tests {
         for (this, other, expect) in [
             (bucket("100/s burst 100"), bucket("10/s burst 20"), true),
             (bucket("10/s burst 20"), bucket("10/s burst 20"), true),
-            // It lets more pass at once than this does.
+            // It allows a larger burst than this.
             (bucket("100/s burst 10"), bucket("10/s burst 20"), false),
             (bucket("1000/h"), bucket("10/s burst 20"), false),
             (bucket("36000/h"), bucket("10/s burst 20"), true),
@@ -125,7 +127,7 @@ mod tests {
             (counted("35999/h", window), counted("10/s", window), false),
             (counted("36000/h", window), bucket("10/s burst 20"), false),
             (counted("36020/h", window), bucket("10/s burst 20"), true),
-            // Two windows meet.
+            // A burst may straddle two windows.
             (bucket("20/s"), counted("10/s", window), true),
             (bucket("19/s"), counted("10/s", window), false),
         ] {
@@ -140,7 +142,7 @@ mod tests {
             rate: Rate::per_second(1),
             algorithm: Algorithm::Gcra,
         };
-        // A day of 25 hours, and the burst of 1.
+        // A day of 25 hours has 90,000 seconds, and the burst adds 1.
         assert!(quota_never_refuses(&Quota::per_day(90_001), &rate));
         assert!(!quota_never_refuses(&Quota::per_day(90_000), &rate));
         assert!(quota_never_refuses(&Quota::per_month(2_682_001), &rate));

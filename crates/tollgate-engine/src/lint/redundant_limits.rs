@@ -1,4 +1,4 @@
-//! Rules that another makes pointless: unreachable, never deciding, or said twice.
+//! Lints on rules that another rule makes pointless: unreachable rules, limits that never decide, and duplicates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +28,7 @@ pub(super) fn check_redundant_limits(found: &mut Warnings, policy: &Policy, plac
     check_limits_across_rules(found, &search, &unreachable, &twice);
 }
 
-/// Which rules a condition covers, as far as there is time to look.
+/// Finds the rules that a condition covers, within the budget.
 struct CoverageSearch<'a> {
     policy: &'a Policy,
     places: &'a PolicySpans,
@@ -37,14 +37,14 @@ struct CoverageSearch<'a> {
 }
 
 impl CoverageSearch<'_> {
-    /// The rules that may be covered; none once there was enough of looking.
+    /// The rules that may be covered. None once the budget is spent.
     fn candidates(&self, outer: &MatchConditions) -> Option<Vec<usize>> {
         let candidates = self.index.covered_candidates(outer);
         self.fuel.spend(candidates.len() + 1).then_some(candidates)
     }
 }
 
-/// Warns of rules that no request can reach, and has them by index.
+/// Warns of rules that no request can reach, and returns their indices.
 fn check_unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashSet<usize> {
     let (policy, places) = (search.policy, search.places);
     let fuel = &search.fuel;
@@ -63,7 +63,7 @@ fn check_unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashS
     };
     let (exempt, blocked) = (inside(&policy.exempt), inside(&policy.block));
     let mut replacing: HashMap<&str, Vec<&Rule>> = HashMap::new();
-    // One that is enforced for a part of its keys leaves the others to what it replaces.
+    // A rule in a partial rollout leaves the other keys to the rules that it replaces.
     let for_all = |(rule, _): &(&Rule, &RuleSpans)| rule.enforced_percent == 100;
     for (rule, _) in active_rules(policy, places).filter(for_all) {
         for replaced in &rule.replaces {
@@ -98,20 +98,20 @@ fn check_unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashS
     indices
 }
 
-/// A fact of the key that the rule's own conditions rule out, if there is no other key.
+/// A fact of the key that the rule's own conditions exclude, if the rule has no other key.
 fn absent_key_fact(rule: &Rule) -> Option<&str> {
     let is_ruled_out = |fact: &&str| {
         let mut conditions = rule.matches.conditions.iter();
         conditions.any(|(name, pattern)| name == fact && is_absent(pattern))
     };
     let absent = |key: &'_ [KeyPart]| key.iter().position(|part| is_ruled_out(&part.fact()));
-    // Each of its keys lacks something, and without one it doesn't apply.
+    // Each key lacks a fact, and the rule doesn't apply without a key.
     let is_unknown = rule.needs_its_key() && rule.keys().all(|key| absent(key).is_some());
     let mut facts = rule.key_facts().filter(|_| is_unknown);
     facts.find(is_ruled_out)
 }
 
-/// Whether only requests without the fact meet a pattern.
+/// Whether a pattern matches only requests without the fact.
 fn is_absent(pattern: &Pattern) -> bool {
     let mut each = pattern.alternatives().into_iter();
     each.all(|one| match one {
@@ -124,7 +124,8 @@ fn is_absent(pattern: &Pattern) -> bool {
     })
 }
 
-/// The rule that applies wherever this one does, and replaces it. One in shadow takes only the place of others in shadow.
+/// The rule that applies wherever this one does, and replaces it. A rule in shadow mode replaces only other rules in
+/// shadow mode.
 fn find_replacing_rule<'a>(
     rule: &Rule,
     by: Option<&Vec<&'a Rule>>,
@@ -138,12 +139,12 @@ fn find_replacing_rule<'a>(
     })
 }
 
-/// Whether it is enforced for all its keys.
+/// Whether a rule is enforced for all keys.
 fn is_enforced(rule: &Rule) -> bool {
     rule.mode == Mode::Enforce && rule.enforced_percent == 100
 }
 
-/// Enforced limits that have the same key and match as one before, as pairs of indices.
+/// Pairs of enforced limits with the same key and match, as indices.
 fn check_same_key_and_match(
     found: &mut Warnings,
     policy: &Policy,
@@ -169,7 +170,7 @@ fn check_same_key_and_match(
             .or_insert(index);
         let other = &policy.rules[first];
         let replaces = |a: &Rule, b: &Rule| a.replaces.contains(&b.name);
-        // Other costs count other things, such as requests and tokens.
+        // Limits with different costs count different things, such as requests and tokens.
         let same = rule.cost == other.cost;
         if first != index && same && !replaces(rule, other) && !replaces(other, rule) {
             pairs.insert((first, index));
@@ -184,7 +185,7 @@ fn check_same_key_and_match(
     pairs
 }
 
-/// Limits of one rule or tier that never decide.
+/// Warns of limits in a rule or tier that never decide.
 pub(super) fn check_limits_of_rule(found: &mut Warnings, rule: &Rule, places: &RuleSpans) {
     let limits = &rule.limits;
     let counted = |index: usize| CountedRate::new(limits.rates[index], rule.algorithm);
@@ -192,7 +193,7 @@ pub(super) fn check_limits_of_rule(found: &mut Warnings, rule: &Rule, places: &R
     for index in 0..count {
         let first = (0..count).find(|other| {
             let (a, b) = (counted(index), counted(*other));
-            // Of two that are equal, the later is the one too many.
+            // Of two equal limits, the later is redundant.
             let equal = b.never_refuses_after(&a);
             *other != index && a.never_refuses_after(&b) && (!equal || *other < index)
         });
@@ -218,7 +219,7 @@ pub(super) fn check_limits_of_rule(found: &mut Warnings, rule: &Rule, places: &R
     }
 }
 
-/// Warns of rates that never decide because of another rule's, but for rules that a warning was given for already.
+/// Warns of rates that never decide because of another rule's rates. Rules that already have a warning are skipped.
 fn check_limits_across_rules(
     found: &mut Warnings,
     search: &CoverageSearch<'_>,
@@ -228,14 +229,14 @@ fn check_limits_across_rules(
     let (policy, places) = (search.policy, search.places);
     let replaced = policy.rules.iter().flat_map(|rule| &rule.replaces);
     let gives_way: HashSet<&str> = replaced.map(String::as_str).collect();
-    // Rules that always apply, and are enforced.
-    let firm = |index: &usize| {
+    // Enforced rules that no other rule replaces, so their limits always decide too.
+    let is_reliable = |index: &usize| {
         let rule = &policy.rules[*index];
         let enforced = is_enforced(rule) && policy.mode != Mode::Off;
         enforced && !rule.limits.rates.is_empty() && !gives_way.contains(rule.name.as_str())
     };
-    let mut wide: Vec<usize> = (0..policy.rules.len()).filter(firm).collect();
-    // Those with the fewest conditions are the ones that cover others.
+    let mut wide: Vec<usize> = (0..policy.rules.len()).filter(is_reliable).collect();
+    // Rules with fewer conditions are more likely to cover others, so they come first.
     wide.sort_by_key(|index| policy.rules[*index].matches.conditions.len());
     let mut told: HashSet<(usize, usize)> = HashSet::new();
     for outer in wide {
@@ -249,7 +250,7 @@ fn check_limits_across_rules(
             let skip = outer == inner
                 || rule.mode == Mode::Off
                 || rule.limits.rates.is_empty()
-                // What others count in the same counter, the other rule may not see.
+                // Other rules add to a shared counter, and the rule in question may not see their requests.
                 || rule.shared.is_some()
                 || unreachable.contains(&inner)
                 || unreachable.contains(&outer)
@@ -268,7 +269,7 @@ fn check_limits_across_rules(
     }
 }
 
-/// Whether all that a rule counts in one counter, another counts in one, too.
+/// Whether all requests in one counter of `rule` are also in one counter of `other`.
 fn counts_as_part_of(rule: &Rule, other: &Rule) -> bool {
     let by_one_key = |rule: &Rule| rule.fallback_keys.is_empty() && rule.needs_its_key();
     let is_part = other.key.iter().all(|part| rule.key.contains(part));
@@ -276,7 +277,7 @@ fn counts_as_part_of(rule: &Rule, other: &Rule) -> bool {
     is_same || (is_part && by_one_key(rule) && other.fallback_keys.is_empty())
 }
 
-/// Warns of each rate of a rule that another rule's rates make pointless, once each.
+/// Warns of each rate of a rule that another rule's rates make pointless, once for each rate.
 fn check_never_decides(
     found: &mut Warnings,
     rule: &Rule,

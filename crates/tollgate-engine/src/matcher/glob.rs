@@ -1,40 +1,41 @@
-//! Globs: a literal head, and a walk over the sets of places in the rest that a text may be at.
+//! Matches globs by a literal head and, after it, a bit-parallel simulation of an automaton: a bit for each position
+//! in the pattern that the text may have reached.
 //!
-//! The walk never goes back, and takes one step a character for 64 places of the pattern, so a match takes
-//! time in proportion to the text, whatever the pattern is. Many of them walk together (`globs.rs`).
+//! The walk never backtracks. It takes one step a character for 64 positions of the pattern, so a match takes time in
+//! proportion to the text, whatever the pattern is. Many globs can be walked together (`glob_sets.rs`).
 
-/// Words of places in a pattern that a walk keeps.
+/// Words for the positions of a pattern in a single walk.
 const WORDS: usize = 4;
 /// The most parts that a glob may have after its literal head.
 pub(crate) const MAX_PARTS: usize = WORDS * 64 - 1;
 
-/// A compiled glob: `*` is anything but `/`, `**` anything, `?` one character but `/`.
+/// A compiled glob: `*` matches anything but `/`, `**` matches anything, and `?` matches one character but `/`.
 #[derive(Clone, Debug)]
 pub(crate) struct Glob {
-    /// What every match begins with, and what it ends with.
+    /// The literal text that every match begins with; `tail` is the text that every match ends with.
     head: Box<str>,
     tail: Box<str>,
     rest: Box<[GlobPart]>,
     walk: GlobWalk,
-    /// Whether whatever follows is part of a match once its last part is reached.
+    /// Whether any text may follow once the last part is reached.
     is_open: bool,
-    /// Its number among all globs of a matcher.
+    /// The glob's number among all globs of a matcher.
     pub(super) number: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GlobPart {
     Char(char),
-    /// One character but `/`.
+    /// One character except `/`.
     AnyChar,
-    /// Any number of characters but `/`.
+    /// Any number of characters except `/`.
     Segment,
     /// Any number of any characters.
     AnyPath,
 }
 
 impl GlobPart {
-    /// Whether it may stand for no character, and for more than one.
+    /// Whether the part may match no character, and several characters.
     pub(super) const fn repeats(self) -> bool {
         matches!(self, Self::Segment | Self::AnyPath)
     }
@@ -49,7 +50,7 @@ impl GlobPart {
 }
 
 impl Glob {
-    /// None if it has more parts than a walk can follow.
+    /// `None` if the glob has more parts than a walk has positions for.
     pub(crate) fn new(glob: &str) -> Option<Self> {
         let head_end = glob.find(['*', '?']).unwrap_or(glob.len());
         let (head, rest) = glob.split_at(head_end);
@@ -82,7 +83,7 @@ impl Glob {
         &self.head
     }
 
-    /// The parts that a walk goes over, if the glob takes one.
+    /// The parts after the head, if the glob needs a walk.
     pub(super) fn parts(&self) -> Option<&[GlobPart]> {
         match &*self.rest {
             [] | [GlobPart::AnyPath] | [GlobPart::Segment] => None,
@@ -90,13 +91,13 @@ impl Glob {
         }
     }
 
-    /// Whether a text begins and ends as every match does: what follows the head then.
+    /// The text after the head, if the text begins and ends as every match does.
     pub(super) fn strip_ends<'t>(&self, text: &'t str) -> Option<&'t str> {
         let text = text.strip_prefix(&*self.head)?;
         text.ends_with(&*self.tail).then_some(text)
     }
 
-    /// Whether anything may follow its head.
+    /// Whether any text may follow the head.
     pub(super) fn is_prefix(&self) -> bool {
         *self.rest == [GlobPart::AnyPath]
     }
@@ -114,35 +115,35 @@ impl Glob {
     }
 }
 
-/// What a walk does at a character, for all places in some patterns at once: a place is a bit, and a word of
-/// them takes a handful of steps whatever it stands for.
+/// The transitions of a walk for all positions in some patterns together. A position is a bit, so a word of 64
+/// positions takes a handful of instructions for each character.
 #[derive(Clone, Debug)]
 pub(super) struct GlobWalk {
-    /// Where it begins.
+    /// The positions before the first character.
     pub(super) starts: Box<[u64]>,
-    /// The parts that may stand for any number of characters.
+    /// The parts that may match any number of characters.
     repeats: Box<[u64]>,
-    /// The parts that take a character: one after the other those of any that isn't named, of `/`, and of
-    /// each that is.
+    /// The parts that match a character, by the character's class: first for all unnamed characters, then for `/`,
+    /// then for each character that a pattern names. Each class has as many words as a walk.
     takes: Box<[u64]>,
     classes: CharClasses,
 }
 
-/// The characters that patterns name, by number.
+/// Classes of the characters that patterns name.
 #[derive(Clone, Debug)]
 pub(super) struct CharClasses {
-    /// Which an ASCII character is.
+    /// The class of each ASCII character.
     ascii: Box<[u16; 128]>,
-    /// Others that are named, and which they are.
+    /// Other named characters and their classes, sorted for a binary search.
     others: Box<[(char, u16)]>,
 }
 
-/// Classes of characters that are always there.
+/// Classes that every pattern has.
 const UNNAMED: u16 = 0;
 const SLASH: u16 = 1;
 
 impl CharClasses {
-    /// Those of these patterns, and a character of each in the order of their numbers.
+    /// The classes of these patterns' characters, and a sample character of each class in the order of the classes.
     pub(super) fn of<'p>(parts: impl Iterator<Item = &'p GlobPart>) -> (Self, Vec<char>) {
         let mut named: Vec<char> = parts
             .filter_map(|part| match part {
@@ -160,7 +161,7 @@ impl CharClasses {
                 None => others.push((*sign, class)),
             }
         }
-        // Some character that isn't named stands for all of them.
+        // A character of private use that no pattern names stands for all unnamed characters.
         let unnamed = ('\u{e000}'..).find(|sign| named.binary_search(sign).is_err());
         let signs = unnamed.into_iter().chain(['/']).chain(named).collect();
         let classes = Self {
@@ -183,7 +184,8 @@ impl CharClasses {
 }
 
 impl GlobWalk {
-    /// Of patterns that begin at these places. Each takes one place for each part, and the one after the last.
+    /// A walk of patterns that begin at these positions. A pattern takes one position for each part, and one after
+    /// the last.
     pub(super) fn new(patterns: &[(usize, &[GlobPart])]) -> Self {
         let ends = patterns.iter().map(|(first, parts)| first + parts.len());
         let words = ends.max().unwrap_or(0) / 64 + 1;
@@ -204,7 +206,7 @@ impl GlobWalk {
         let mut starts = vec![0; words];
         for (first, _) in patterns {
             let start = 1 << (first % 64);
-            // What may stand for nothing is passed by.
+            // A part that may match nothing is also skipped.
             starts[first / 64] |= start | (start & repeats[first / 64]) << 1;
         }
         Self {
@@ -215,7 +217,8 @@ impl GlobWalk {
         }
     }
 
-    /// From these places to those that the text ends at. Places go to the next word where a pattern has more than one.
+    /// Moves the positions in `at` over a text. With `CARRIES`, a position moves to the next word where a pattern has
+    /// more than one.
     pub(super) fn walk_text<const CARRIES: bool>(&self, text: &str, at: &mut [u64]) {
         let words = at.len();
         for sign in text.chars() {
@@ -227,7 +230,8 @@ impl GlobWalk {
                 let taken = *at & takes;
                 let (stays, goes) = (taken & repeats, taken & !repeats);
                 let reached = stays | goes << 1 | moved;
-                // What may stand for nothing is passed by. No two such parts stand side by side.
+                // A part that may match nothing is also skipped. No two such parts are adjacent, so one skip is
+                // enough.
                 let passed = reached & repeats;
                 *at = reached | passed << 1 | skipped;
                 if CARRIES {
@@ -235,6 +239,7 @@ impl GlobWalk {
                 }
                 any |= *at;
             }
+            // No position survived, so no further character can match.
             if any == 0 {
                 return;
             }
@@ -243,7 +248,7 @@ impl GlobWalk {
 }
 
 impl Glob {
-    /// Whether what follows its head matches.
+    /// Whether the text after the head matches.
     fn matches_rest(&self, text: &str) -> bool {
         let (walk, end) = (&self.walk, self.rest.len());
         if let ([start], [repeats]) = (&*walk.starts, &*walk.repeats) {
@@ -256,7 +261,7 @@ impl Glob {
         at[end / 64] & 1 << (end % 64) != 0
     }
 
-    /// A walk of a pattern whose places are bits of one word, as most are.
+    /// A walk of a pattern whose positions fit one word, as most do. It needs no loop over words.
     fn walk_a_word(&self, text: &str, mut at: u64, repeats: u64) -> bool {
         let (takes, classes, end) = (&*self.walk.takes, &self.walk.classes, self.rest.len());
         let is_done = if self.is_open { 1 << (end - 1) } else { 0 };
@@ -265,6 +270,7 @@ impl Glob {
             let taken = at & takes[classes.class(sign)];
             let reached = taken & repeats | (taken & !repeats) << 1;
             at = reached | (reached & repeats) << 1;
+            // After a final `**` the rest of the text matches in any case.
             if at & is_done != 0 {
                 return true;
             }
@@ -278,11 +284,11 @@ impl Glob {
 
 #[cfg(test)]
 thread_local! {
-    /// Steps of words that walks have taken on this thread.
+    /// The number of words that walks have stepped over on this thread.
     pub(super) static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts the steps of a walk, where a test wants to know them.
+/// Counts the steps of a walk, for tests of its cost.
 #[inline(always)]
 pub(super) fn count_steps(words: usize) {
     #[cfg(test)]
@@ -340,7 +346,7 @@ mod tests {
             prop_assert_eq!(Glob::new(&glob).expect("a short one").matches(&text), naive);
         }
 
-        /// So long that its places have several words.
+        /// A glob so long that its positions need several words.
         #[test]
         fn a_long_walk_finds_what_a_short_one_does(
             glob in "(\\*|\\*\\*|\\?|[ab/]){1,6}",

@@ -1,8 +1,9 @@
-//! Many globs with one head, walked over a long text together: 64 places of their patterns at a time, so that a
-//! hundred of them take little longer than one.
+//! Walks many globs with one head over a long text together: 64 positions of their patterns at a time, so that a
+//! hundred globs take little longer than one.
 //!
-//! Places are laid out as in one glob's own walk, one glob after the other, none over the end of a word. The
-//! place after a glob's last part takes no character, so nothing goes from one glob to the next.
+//! The positions are laid out as in a single glob's walk, one glob after the other. No glob crosses the end of a
+//! word, so no carry between words is needed. The position after a glob's last part matches no character, so no
+//! position moves from one glob to the next.
 
 use std::collections::HashMap;
 
@@ -10,56 +11,57 @@ use foldhash::fast::FixedState;
 
 use super::glob::{Glob, GlobPart, GlobWalk};
 
-/// Fewer rules, or shorter texts, than these are faster looked at one by one. Tests have few and short ones.
+/// Fewer rules or shorter texts are matched faster one by one. Tests have few rules and short texts, so their bounds
+/// are lower.
 const MIN_GLOBS: usize = if cfg!(test) { 2 } else { 8 };
 const MIN_TEXT_LENGTH: usize = if cfg!(test) { 1 } else { 256 };
-/// The most places of a set, in words: what a set takes in memory grows with them and with the characters that
-/// they name.
+/// The most words for the positions of a set. The memory of a set grows with its words times the characters that its
+/// patterns name.
 const MAX_WORDS: usize = 64;
 
-/// All globs of a matcher, while it is made.
+/// Collects the globs of a matcher.
 #[derive(Debug, Default)]
 pub(super) struct GlobSetBuilder {
     numbers: HashMap<String, u32, FixedState>,
     globs: Vec<Glob>,
-    /// The most alternatives that one condition has.
+    /// The most alternatives in one condition.
     alternatives: usize,
 }
 
-/// Those that share a head, in sets.
+/// Sets of globs that share a head.
 #[derive(Debug)]
 pub(super) struct GlobSets {
     sets: Box<[GlobWalk]>,
-    /// By the number of a glob: its set, and where in the set it ends.
+    /// The set and the end position of each glob, by its number.
     ends: Box<[Option<(u32, EndPlace)>]>,
     alternatives: usize,
 }
 
-/// The last place of a glob, which is reached by what matches.
+/// The last position of a glob. A walk that reaches it has matched.
 #[derive(Clone, Copy, Debug)]
 struct EndPlace {
     word: u32,
     bit: u64,
 }
 
-/// What walks over the texts of one request have found.
+/// The results of walks over the texts of one request.
 #[derive(Debug)]
 pub(super) struct GlobMatches<'s> {
     sets: &'s GlobSets,
     walked: Vec<WalkResult>,
 }
 
-/// A walk of one set over one fact.
+/// The result of walking one set over one fact.
 #[derive(Debug)]
 struct WalkResult {
     set: u32,
     slot: u32,
-    /// The places that the text ends at.
+    /// The positions at the end of the text.
     at: Box<[u64]>,
 }
 
 impl GlobSetBuilder {
-    /// Gives a glob its number: the same as one that is written alike.
+    /// Gives a glob its number. Globs with the same text have the same number.
     pub(super) fn add(&mut self, text: &str, glob: &mut Glob) {
         let next = u32::try_from(self.globs.len()).unwrap_or(u32::MAX);
         let number = *self.numbers.entry(text.to_owned()).or_insert(next);
@@ -69,16 +71,16 @@ impl GlobSetBuilder {
         }
     }
 
-    /// A condition has so many alternatives.
+    /// Records the number of a condition's alternatives.
     pub(super) fn note_alternatives(&mut self, count: usize) {
         self.alternatives = self.alternatives.max(count);
     }
 
-    /// The sets of those that share a head with others.
+    /// The sets of globs that share a head with others.
     pub(super) fn into_sets(self) -> GlobSets {
         let mut heads: HashMap<&str, Vec<(usize, &[GlobPart])>, FixedState> = HashMap::default();
         for (number, glob) in self.globs.iter().enumerate() {
-            // Those with more places than a word walk by themselves.
+            // Globs with more positions than a word walk alone.
             if let Some(parts) = glob.parts().filter(|parts| parts.len() < 64) {
                 heads.entry(glob.head()).or_default().push((number, parts));
             }
@@ -86,7 +88,7 @@ impl GlobSetBuilder {
         let mut ends = vec![None; self.globs.len()];
         let mut sets = Vec::new();
         let heads = heads.into_values().filter(|globs| globs.len() >= MIN_GLOBS);
-        // One place for each part and one more, at most 64 of a glob.
+        // A glob has at most 64 positions, one word, so a chunk of `MAX_WORDS` globs fits a set.
         let chunks: Vec<_> = heads.collect();
         for globs in chunks.iter().flat_map(|globs| globs.chunks(MAX_WORDS)) {
             let set = u32::try_from(sets.len()).unwrap_or(u32::MAX);
@@ -105,7 +107,7 @@ impl GlobSetBuilder {
 }
 
 impl GlobSets {
-    /// Whether so many rules on so long a text are worth a walk together.
+    /// Whether a common walk is faster than single ones for this many rules and this length of text.
     #[inline]
     pub(super) fn is_worthwhile(&self, rules: usize, longest: usize) -> bool {
         longest >= MIN_TEXT_LENGTH
@@ -114,9 +116,9 @@ impl GlobSets {
     }
 }
 
-/// A walk of several globs, and where each ends.
+/// The walk of several globs, and the end position of each.
 fn walk_of(globs: &[(usize, &[GlobPart])]) -> (GlobWalk, Vec<EndPlace>) {
-    // Where each begins: in the word that it still fits.
+    // A glob that doesn't fit the rest of a word begins at the next word.
     let mut free = 0;
     let patterns = globs.iter().map(|(_, parts)| {
         if free % 64 + parts.len() >= 64 {
@@ -145,7 +147,8 @@ impl<'s> GlobMatches<'s> {
         }
     }
 
-    /// Whether a glob matches the text of this fact.
+    /// Whether a glob matches the text of this fact. The first glob of a set walks the whole set, and the others
+    /// reuse the result.
     pub(super) fn matches(&mut self, glob: &Glob, slot: u32, text: &str) -> bool {
         let end = self.sets.ends.get(glob.number as usize).copied();
         let Some((set, end)) = end.flatten().filter(|_| text.len() >= MIN_TEXT_LENGTH) else {
@@ -157,6 +160,7 @@ impl<'s> GlobMatches<'s> {
         let same = |walked: &WalkResult| (walked.set, walked.slot) == (set, slot);
         let known = self.walked.iter().position(same);
         let known = known.unwrap_or_else(|| {
+            // `<false>`: no glob of a set crosses a word, so nothing carries over.
             let walk = &self.sets.sets[set as usize];
             let mut at = walk.starts.clone();
             walk.walk_text::<false>(text, &mut at);

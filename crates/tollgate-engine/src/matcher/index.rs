@@ -1,4 +1,4 @@
-//! Where rules are filed: each under one of its conditions, the one that fewest others share.
+//! Indexes rules by their most selective condition: the one that the fewest other rules share.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -10,34 +10,35 @@ use super::prefix_index::{Buckets, PrefixTable};
 use super::{Condition, FactValues, Numbers};
 use crate::address::{Network, NetworkTree};
 
-/// All rules by the condition that they are filed under.
+/// All rules, indexed by one condition each.
 #[derive(Debug)]
 pub(super) struct RuleIndex {
-    /// The shelves that have rules, each with the slot of its fact.
+    /// The entries of facts that have rules, each with the slot of its fact in [`FactValues`].
     shelves: Box<[(u32, FactIndexEntry)]>,
-    /// Rules without a condition to file them under: looked at by every request.
+    /// Rules without a condition that can be indexed. They are candidates for every request.
     unindexed: Box<[u32]>,
     hasher: FixedState,
 }
 
-/// The rules that are filed under one fact.
+/// The rules whose indexed condition is on one fact.
 #[derive(Debug, Default)]
 struct FactIndexEntry {
-    /// By the hash of a value: rules of values that hash alike are told apart when they are checked.
+    /// Rules by the hash of an exact value. Rules of colliding values are candidates too, and their full check
+    /// rejects them.
     exact: Buckets,
     prefixes: Option<PrefixTable>,
     networks: Option<NetworkTree>,
-    /// Rules that may match whatever the fact says.
+    /// Rules that may match any value of the fact.
     known: Box<[u32]>,
 }
 
-/// Where one alternative of a condition is filed in the index.
+/// The index key for one alternative of a condition.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum IndexKey<'a> {
     Exact(&'a str),
     Prefix(&'a str),
     Network(&'a Network),
-    /// Wherever the fact is known.
+    /// Any value of the fact.
     Known,
 }
 
@@ -50,7 +51,8 @@ impl<'a> IndexKey<'a> {
     }
 }
 
-/// Where a condition can be filed, for each of its alternatives. None if it can't be.
+/// The index keys for the alternatives of a condition. `None` if a request without the fact may meet it, so that no
+/// value finds it.
 fn index_keys(test: &CompiledPattern) -> Option<Vec<IndexKey<'_>>> {
     match test {
         CompiledPattern::Exact(text) => Some(vec![IndexKey::Exact(text.as_str())]),
@@ -67,7 +69,7 @@ fn index_keys(test: &CompiledPattern) -> Option<Vec<IndexKey<'_>>> {
     }
 }
 
-/// What is to become a shelf.
+/// Collects the rules for a [`FactIndexEntry`].
 #[derive(Default)]
 struct EntryBuilder<'a> {
     exact: Vec<(&'a str, u32)>,
@@ -120,6 +122,7 @@ impl RuleIndex {
             (0..slots).map(|_| EntryBuilder::default()).collect();
         let mut rest = Vec::new();
         for (number, conditions) in (0..).zip(rules) {
+            // The number of rules that share the keys. `Known` finds every request with the fact, so it comes last.
             let crowd = |slot: u32, filings: &[IndexKey<'_>]| {
                 filings.iter().fold(0, |sum: u32, filing| match filing {
                     IndexKey::Known => u32::MAX,
@@ -153,7 +156,7 @@ impl RuleIndex {
         }
     }
 
-    /// Adds every rule that may match, and some that don't; maybe twice, and in any order.
+    /// Adds every rule that may match, and some that don't, in any order. A rule may be added twice.
     #[inline]
     pub(super) fn candidates(&self, known: &FactValues<'_, '_>, found: &mut Numbers) {
         self.unindexed.iter().for_each(|number| found.push(*number));

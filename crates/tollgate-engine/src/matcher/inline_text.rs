@@ -1,9 +1,9 @@
-//! A text that is kept in place if it is short: it is read together with its rule, without another
-//! wait for memory.
+//! A text that is stored inline if it is short. It shares the cache line of its rule, so reading it needs no further
+//! memory access.
 
 use std::fmt;
 
-/// The longest that is kept in place.
+/// The longest inline text, in bytes.
 const INLINE_BYTES: usize = 22;
 
 #[derive(Clone)]
@@ -37,7 +37,7 @@ impl InlineText {
 
     pub(super) fn as_str(&self) -> &str {
         match self {
-            // It was made of a text.
+            // The bytes were copied from a `str`, so they are valid UTF-8.
             Self::Short { .. } => str::from_utf8(self.as_bytes()).unwrap_or_default(),
             Self::Long(text) => text,
         }

@@ -1,12 +1,12 @@
-//! A list that asks for memory only when it is long.
+//! A list that allocates only when it is long.
 
-/// Up to `N` items in place, more on the heap.
+/// Up to `N` items inline, more on the heap.
 #[derive(Clone, Debug)]
 pub(crate) struct InlineVec<T, const N: usize> {
-    /// None while nothing is in it.
+    /// `None` while the list is empty.
     inline: Option<[T; N]>,
     used: usize,
-    /// All items, once they are more than `N`.
+    /// All items, once there are more than `N`.
     heap: Vec<T>,
 }
 
@@ -27,6 +27,7 @@ impl<T: Copy, const N: usize> InlineVec<T, N> {
             self.used += 1;
             return;
         }
+        // The first item beyond `N` moves all items to the heap, so that they stay one slice.
         if self.heap.is_empty() {
             self.heap
                 .extend_from_slice(self.inline.as_slice().as_flattened());
@@ -34,7 +35,7 @@ impl<T: Copy, const N: usize> InlineVec<T, N> {
         self.heap.push(item);
     }
 
-    /// Keeps the first so many.
+    /// Keeps the first `length` items.
     #[inline]
     pub(crate) fn truncate(&mut self, length: usize) {
         if self.heap.is_empty() {

@@ -1,4 +1,4 @@
-//! One condition on one fact, compiled; and beside it the same said naively.
+//! A compiled condition on one fact, and the uncompiled check that explains a mismatch.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::facts::Facts;
 use crate::policy::{MatchConditions, Pattern};
 
 /// A compiled pattern.
-// Small, so that the conditions of a rule are read with few waits for memory.
+// Small, so that reading the conditions of a rule touches few cache lines.
 #[derive(Clone, Debug)]
 pub(super) enum CompiledPattern {
     Exact(InlineText),
@@ -25,7 +25,7 @@ pub(super) enum CompiledPattern {
     Present,
     Absent,
     Not(Box<CompiledPattern>),
-    /// One that other rules have too: it is in the cache when they were asked.
+    /// A pattern that other rules have too. It is likely in the processor's cache after they were checked.
     Shared(Arc<CompiledPattern>),
 }
 
@@ -78,18 +78,19 @@ impl CompiledPattern {
         })
     }
 
-    /// Whether it holds for a fact, whose address was read if it is one and a network asks for it.
+    /// Whether the pattern matches a fact. `address` is the fact's parsed address, needed only for a pattern that
+    /// [wants one](Self::wants_address).
     #[inline]
     pub(super) fn holds(&self, text: Option<&str>, address: Option<Address>) -> bool {
         match (self, text) {
-            // What most rules ask.
+            // The most frequent pattern comes first.
             (Self::Prefix(prefix), Some(text)) => text.as_bytes().starts_with(prefix.as_bytes()),
             (Self::Exact(exact), Some(text)) => exact.as_bytes() == text.as_bytes(),
             _ => self.holds_by(text, address, &mut |glob, text| glob.matches(text)),
         }
     }
 
-    /// The same; globs match as is said.
+    /// Like [`holds`](Self::holds), with another function to match globs.
     pub(super) fn holds_by(
         &self,
         text: Option<&str>,
@@ -114,7 +115,7 @@ impl CompiledPattern {
         }
     }
 
-    /// Whether it asks for the fact's address.
+    /// Whether the pattern needs the fact's parsed address.
     pub(super) fn wants_address(&self) -> bool {
         match self {
             Self::Cidr(_) => true,
@@ -126,7 +127,7 @@ impl CompiledPattern {
     }
 }
 
-/// What came of one rule's conditions.
+/// The result of checking one rule's conditions.
 ///
 /// ```
 /// use tollgate_engine::Facts;
@@ -150,9 +151,9 @@ impl CompiledPattern {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Explained<'a> {
-    /// The first condition that doesn't hold, and what is known of its fact.
+    /// The first condition that doesn't hold, with the fact's value.
     pub failed: Option<(&'a str, &'a Pattern, Option<&'a str>)>,
-    /// How many conditions there are.
+    /// The number of conditions.
     pub conditions: usize,
 }
 
@@ -163,7 +164,7 @@ impl Explained<'_> {
     }
 }
 
-/// Says which condition of a rule fails for these facts, if one does.
+/// Finds the first condition of a rule that fails for these facts.
 ///
 /// ```
 /// use tollgate_engine::Facts;
@@ -179,7 +180,7 @@ pub fn explain<'a>(rule: &'a MatchConditions, facts: &Facts<'a>) -> Explained<'a
     let mut asked = conditions.map(|(fact, pattern)| (fact.as_str(), pattern, facts.get(fact)));
     Explained {
         failed: asked.find(|(_, pattern, text)| {
-            // Compiled, as that takes no longer for a pattern that is made to take long.
+            // The compiled form bounds the time for patterns that are built to be slow.
             let test = CompiledPattern::new(
                 pattern,
                 &mut RegexCache::default(),
@@ -211,7 +212,7 @@ impl fmt::Display for Explained<'_> {
     }
 }
 
-/// What a pattern asks for, after "should".
+/// A pattern in words, after "should".
 struct PatternText<'a>(&'a Pattern);
 
 impl fmt::Display for PatternText<'_> {

@@ -1,5 +1,5 @@
-//! Which of many prefixes a text begins with: by a hash that is carried on from each length that some
-//! prefix has to the next, so that a text is read once.
+//! Finds which of many prefixes a text begins with. A rolling hash continues from each prefix length to the next, so
+//! the text is read once.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,20 +11,21 @@ use super::inline_vec::InlineVec;
 /// Prefixes by length and hash.
 #[derive(Debug, Default)]
 pub(super) struct PrefixTable {
-    /// Every length that a prefix has, from the shortest.
+    /// The lengths of all prefixes, ascending and without duplicates.
     lengths: Box<[usize]>,
     buckets: Buckets,
 }
 
-/// Numbers of rules by a hash. What hashes alike is told apart when the rules are checked.
+/// Numbers of rules by a hash. Rules with colliding hashes are told apart when their conditions are checked.
 #[derive(Debug, Default)]
 pub(super) struct Buckets {
-    /// The first, and one more than the place of the others, if there are any.
+    /// The first number, and the index of the other numbers plus one; 0 if there are no others. Most hashes have one
+    /// rule, and these need no second lookup.
     first: HashMap<u64, (u32, u32), BuildHasherDefault<IdentityHasher>>,
     others: Vec<Box<[u32]>>,
 }
 
-/// The hash of a hash: itself.
+/// A hasher for keys that are hashes already: it returns the key.
 #[derive(Default)]
 struct IdentityHasher(u64);
 
@@ -89,6 +90,7 @@ impl PrefixTable {
         let mut lengths: Vec<_> = pairs.iter().map(|(prefix, _)| prefix.len()).collect();
         lengths.sort_unstable();
         lengths.dedup();
+        // A prefix is cut at the same lengths as a text, because the pieces decide the hash.
         let hashes = pairs.iter().map(|(prefix, number)| {
             let mut whole = 0;
             prefix_hashes(&lengths, prefix.as_bytes(), |hash| whole = hash);
@@ -110,7 +112,7 @@ impl PrefixTable {
     }
 }
 
-/// The hash of as much of the text as each of these lengths, as far as it goes.
+/// Calls `each` with the hash of the text's prefix of each length, up to the length of the text.
 #[inline]
 fn prefix_hashes(lengths: &[usize], text: &[u8], mut each: impl FnMut(u64)) {
     let (mut hash, mut start) = (0x9E37_79B9_7F4A_7C15, 0);
@@ -128,7 +130,7 @@ fn prefix_hashes(lengths: &[usize], text: &[u8], mut each: impl FnMut(u64)) {
                 .fold(1, |word, byte| word << 8 | u64::from(*byte));
             hash = mix_word(hash, last);
         }
-        // The length, so that it isn't the hash of a shorter one.
+        // A short last word is padded, so the length is mixed in to tell it from a longer word.
         each(hash ^ *length as u64);
         start = *length;
     }

@@ -1,5 +1,5 @@
-//! Regular expressions for the whole of a text. What they take in memory is known, and bounded for each
-//! and for all of a policy together.
+//! Regular expressions that match the whole of a text. Their memory is bounded, for each expression and for all
+//! expressions of a policy together.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use foldhash::fast::FixedState;
 use regex_automata::meta;
 use regex_automata::util::syntax;
 
-/// What one may take, in bytes.
+/// Most bytes of one compiled expression.
 pub(crate) const MAX_REGEX_BYTES: usize = 1 << 20;
-/// What all of a policy may take together, in bytes.
+/// Most bytes of all compiled expressions of a policy.
 pub(crate) const MAX_TOTAL_BYTES: usize = 64 << 20;
-/// How deep groups may be nested, with the one that is put around the whole.
+/// Deepest nesting of groups, including the group around the whole expression.
 const MAX_NESTING: u32 = 52;
-/// What may be remembered of the steps through a text, for each thread that matches.
+/// Most bytes of the lazy automaton's cache, for each thread that matches.
 const CACHE_BYTES: usize = 256 << 10;
-/// What a table may take that some are put into to be faster.
+/// Most bytes of the table of a small expression's automaton, which makes it faster.
 const TABLE: usize = 64 << 10;
 
 /// A compiled regular expression.
 #[derive(Debug)]
 pub(crate) struct FullMatchRegex(meta::Regex);
 
-/// Why a regular expression can't be used.
+/// The error of a regular expression that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 pub(crate) enum RegexError {
-    /// It takes more than so many bytes.
+    /// The expression takes more than this many bytes.
     #[display("a regular expression that takes more than {_0} bytes")]
     TooLarge(usize),
-    /// With those before it, it takes more than so many bytes.
+    /// Together with the expressions before it, it takes more than this many bytes.
     #[display("the regular expressions take more than {_0} bytes together")]
     TooMuch(usize),
-    /// It can't be read: a picture of where and why.
+    /// The syntax is wrong. The text is a diagram of the position and the reason.
     Unreadable(String),
 }
 
@@ -43,14 +43,15 @@ impl FullMatchRegex {
 
     fn new(regex: &str) -> Result<Self, RegexError> {
         let built = build(&format!("\\A(?:{regex})\\z")).or_else(|error| {
-            // With the flag x its last line may be a comment, which must not take in what follows.
+            // With the flag `x`, the last line may be a comment. The line break keeps it from swallowing the group's
+            // end.
             build(&format!("\\A(?:{regex}\n)\\z")).map_err(|_| error)
         });
         built.map(Self).map_err(|error| {
             if error.size_limit().is_some() {
                 return RegexError::TooLarge(MAX_REGEX_BYTES);
             }
-            // By itself, so that the picture is of what was written.
+            // The expression is compiled alone first, so that the diagram shows what the author wrote.
             let alone = build(regex).err();
             let why = alone.as_ref().and_then(|error| error.syntax_error());
             let why = why.or(error.syntax_error());
@@ -66,7 +67,7 @@ fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
         .hybrid_cache_capacity(CACHE_BYTES);
     meta::Builder::new()
         .configure(bounds)
-        // A line break in a value is a character like any other: else it would hide the value from `.*`.
+        // `.` matches a line break too. Otherwise a client could hide a value from `.*` with one.
         .syntax(
             syntax::Config::new()
                 .nest_limit(MAX_NESTING)
@@ -76,17 +77,17 @@ fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
         .map_err(Box::new)
 }
 
-/// All of a policy, each compiled once.
+/// All regular expressions of a policy, each compiled once.
 #[derive(Debug, Default)]
 pub(crate) struct RegexCache {
     known: HashMap<String, Arc<FullMatchRegex>, FixedState>,
-    /// How many were read, good or not.
+    /// How many expressions were read, valid or not.
     read: usize,
     bytes: usize,
 }
 
 impl RegexCache {
-    /// One more, or the same again.
+    /// Compiles an expression, or returns the compiled one if the policy has it already.
     pub(crate) fn add(&mut self, regex: &str) -> Result<Arc<FullMatchRegex>, RegexError> {
         if let Some(known) = self.known.get(regex) {
             return Ok(Arc::clone(known));
@@ -98,7 +99,7 @@ impl RegexCache {
         self.read += 1;
         self.bytes = self.bytes.saturating_add(match &built {
             Ok(whole) => whole.0.memory_usage(),
-            // It was built as far as it may go, and that took its time.
+            // It was compiled up to the bound, which took as long as a valid one, so it counts in full.
             Err(RegexError::TooLarge(most)) => *most,
             Err(_) => 0,
         });
@@ -110,12 +111,12 @@ impl RegexCache {
         Ok(whole)
     }
 
-    /// Whether this is one of them.
+    /// Whether the policy has this expression already.
     pub(crate) fn knows(&self, regex: &str) -> bool {
         self.known.contains_key(regex)
     }
 
-    /// How many were read so far, good or not.
+    /// How many expressions were read so far, valid or not.
     pub(crate) fn count(&self) -> usize {
         self.read
     }

@@ -1,4 +1,4 @@
-//! The compiled matcher equals the naive one, on random rules and facts.
+//! Checks that the compiled matcher equals a naive one, on random rules and facts.
 
 use std::net::IpAddr;
 
@@ -96,7 +96,7 @@ proptest! {
     }
 }
 
-/// A rule for each of these globs of the path.
+/// A rule with a condition on the path for each glob.
 fn glob_rules(globs: &[String]) -> Vec<MatchConditions> {
     let rule = |glob: &String| MatchConditions {
         conditions: vec![("path".to_owned(), Pattern::Glob(glob.clone()))],
@@ -114,7 +114,7 @@ proptest! {
         long in "[ab/ö]{70}",
         texts in prop::collection::vec("/[ab/öc]{0,12}", 1..6),
     ) {
-        // One that has more places than a word is among them.
+        // One glob needs several words, so it can't be in a set.
         let globs: Vec<_> = globs.into_iter().chain([format!("/*{long}*")]).collect();
         let rules = glob_rules(&globs);
         let one_of = globs.iter().cloned().map(Pattern::Glob).collect();
@@ -136,7 +136,7 @@ proptest! {
     }
 }
 
-/// The steps that a decision takes are counted, each of 64 places of a pattern, or of several.
+/// Counts the steps of a decision. A step covers 64 positions of one or several patterns.
 #[test]
 fn a_hundred_globs_take_little_longer_than_one() {
     let steps = |count: usize, one_rule: bool, path: &str| {
@@ -254,7 +254,7 @@ fn facts_whose_names_begin_alike_and_are_as_long_are_told_apart() {
     }
 }
 
-/// Whether a rule is for these facts, by the words of the documentation: slow, and obvious.
+/// Whether a rule applies to these facts, directly from the documentation: slow and obvious.
 fn naive_holds(rule: &MatchConditions, facts: &Facts<'_>) -> bool {
     let mut conditions = rule.conditions.iter();
     conditions.all(|(fact, pattern)| pattern_holds(pattern, facts.get(fact)))
@@ -280,7 +280,7 @@ pub(super) fn pattern_holds(pattern: &Pattern, text: Option<&str>) -> bool {
     }
 }
 
-/// Every way to read the glob is tried.
+/// Tries every way to match the glob.
 fn glob_holds(glob: &[char], text: &[char]) -> bool {
     match glob {
         [] => text.is_empty(),
@@ -295,7 +295,7 @@ fn glob_holds(glob: &[char], text: &[char]) -> bool {
     }
 }
 
-/// Bit by bit.
+/// Compares bit by bit.
 fn network_holds(network: &str, text: &str) -> bool {
     let (Ok(address), Some(_)) = (text.parse::<IpAddr>(), Network::parse(network)) else {
         return false;

@@ -1,66 +1,66 @@
-//! The stable names of what can be wrong with a native policy file.
+//! The stable codes of the errors in a native policy file.
 
 use crate::diagnostic::Code;
 
-/// A field that the format doesn't have.
+/// The map has a field that the format doesn't have.
 pub const UNKNOWN_FIELD: Code = Code("unknown-field");
-/// A word that isn't one of those that a field takes.
+/// The field has a word that isn't one of its values.
 pub const UNKNOWN_VALUE: Code = Code("unknown-value");
-/// A value of another kind than the field takes.
+/// The value is of another type than the field takes.
 pub const WRONG_TYPE: Code = Code("wrong-type");
-/// A field that must be there.
+/// A required field is missing.
 pub const MISSING_FIELD: Code = Code("missing-field");
-/// A list or map that must have something in it.
+/// A list or map is empty that must not be.
 pub const EMPTY: Code = Code("empty");
-/// Fields that exclude one another, or one that does nothing here.
+/// Fields exclude one another, or a field has no effect here.
 pub const CONFLICT: Code = Code("conflict");
-/// A number outside what a field takes.
+/// A number is outside the field's range.
 pub const OUT_OF_RANGE: Code = Code("out-of-range");
-/// A name that can't be one.
+/// The text can't be a name.
 pub const BAD_NAME: Code = Code("bad-name");
-/// Two things of one name.
+/// Two items have the same name.
 pub const DUPLICATE_NAME: Code = Code("duplicate-name");
-/// The text is no rate.
+/// The text isn't a rate.
 pub const BAD_RATE: Code = Code("bad-rate");
-/// The text is no quota.
+/// The text isn't a quota.
 pub const BAD_QUOTA: Code = Code("bad-quota");
 /// The algorithm can't represent the rate.
 pub const UNREPRESENTABLE: Code = Code("unrepresentable");
-/// The text is no regular expression, or a too large one.
+/// The text isn't a regular expression, or the expression is too large.
 pub const BAD_REGEX: Code = Code("bad-regex");
-/// The text is no network.
+/// The text isn't a network.
 pub const BAD_NETWORK: Code = Code("bad-cidr");
-/// A regular expression where text is compared as it stands.
+/// A regular expression stands where text is compared literally.
 pub const REGEX_AS_TEXT: Code = Code("regex-as-text");
-/// A network where text is compared as it stands.
+/// A network stands where text is compared literally.
 pub const NETWORK_AS_TEXT: Code = Code("network-as-text");
-/// The text is no glob.
+/// The text isn't a glob.
 pub const BAD_GLOB: Code = Code("bad-glob");
-/// A key that can't be one.
+/// The key is invalid.
 pub const BAD_KEY: Code = Code("bad-key");
-/// A rule or tier that limits nothing and doesn't say so.
+/// A rule or tier has no limit and isn't marked `unlimited`.
 pub const NO_LIMIT: Code = Code("no-limit");
-/// A limit that lets nothing pass, ever.
+/// The limit denies every request.
 pub const NOTHING_PASSES: Code = Code("nothing-passes");
-/// A cost of 0, which charges nothing.
+/// The cost is 0, which charges nothing.
 pub const COST_ZERO: Code = Code("cost-zero");
-/// No tier of this name.
+/// No tier has this name.
 pub const UNKNOWN_TIER: Code = Code("unknown-tier");
-/// No rule of this name.
+/// No rule has this name.
 pub const UNKNOWN_RULE: Code = Code("unknown-rule");
-/// Rules that replace one another.
+/// Rules replace one another in a cycle.
 pub const REPLACES_CYCLE: Code = Code("replaces-cycle");
-/// Rules that can't count together, or one that has nobody to count with.
+/// Rules with different limits share a counter, or a rule shares one with no other rule.
 pub const BAD_SHARED: Code = Code("bad-shared");
-/// A condition that everything meets, where that is surely not meant.
+/// A condition matches every request where that is surely a mistake.
 pub const MATCHES_ALL: Code = Code("matches-all");
-/// A file that can't be read.
+/// The file can't be read.
 pub const UNREADABLE: Code = Code("unreadable");
-/// The process has no file descriptor left to read a file with: nothing is wrong with the file.
+/// The process has no free file descriptor to read a file with. Nothing is wrong with the file itself.
 pub const NO_DESCRIPTORS: Code = Code("no-descriptors");
-/// A file that can't be included here.
+/// The file can't be included here.
 pub const INCLUDE: Code = Code("bad-include");
-/// A fact that the policy doesn't list, though it lists some.
+/// The policy lists its facts, but not this one.
 pub const UNKNOWN_FACT: Code = Code("unknown-fact");
-/// More errors than are shown.
+/// There are more errors than the report shows.
 pub const TOO_MANY_ERRORS: Code = Code("too-many-errors");

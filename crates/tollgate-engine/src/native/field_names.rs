@@ -1,5 +1,5 @@
-//! Every field and every word of the native form: the decoder knows no others, and a test compares them with the schema,
-//! which says what each is for.
+//! Every field name and every word of the native form. The decoder knows no others. A test compares the tables with
+//! the schema, which describes each field.
 
 use tollgate::{Algorithm, OnMissingKey, Timestamp, core::WindowAlignment};
 use tollgate_adaptive::AdaptiveAlgorithm;
@@ -9,7 +9,7 @@ use crate::policy::{Counting, Mode, OnStoreFailure, UnsettledAction};
 /// The names of the fields that a map may have.
 pub(crate) type FieldNames = &'static [&'static str];
 
-/// A file.
+/// Fields of a policy file.
 pub(crate) const POLICY_FIELDS: FieldNames = &[
     "include",
     "limits",
@@ -25,7 +25,7 @@ pub(crate) const POLICY_FIELDS: FieldNames = &[
     "on_store_failure",
 ];
 
-/// A rule.
+/// Fields of a rule.
 pub(crate) const RULE_FIELDS: FieldNames = &[
     "name",
     "match",
@@ -48,10 +48,10 @@ pub(crate) const RULE_FIELDS: FieldNames = &[
     "shared",
 ];
 
-/// A key with others to fall back to.
+/// Fields of a `key` with fallback keys.
 pub(crate) const KEY_FIELDS: FieldNames = &["first"];
 
-/// A tier.
+/// Fields of a tier.
 pub(crate) const TIER_FIELDS: FieldNames = &[
     "rate",
     "quota",
@@ -64,26 +64,26 @@ pub(crate) const TIER_FIELDS: FieldNames = &[
     "counting",
 ];
 
-/// A cost that a fact says.
+/// Fields of a cost that a fact carries.
 pub(crate) const COST_FIELDS: FieldNames = &["fact", "default", "settle_within", "unsettled"];
 
-/// A number at once that a law finds.
+/// Fields of an adaptive concurrency limit.
 pub(crate) const ADAPTIVE_FIELDS: FieldNames = &["adaptive", "min", "max"];
 
-/// Who is shed first.
+/// Fields of `shed`: the fact that has a request's class, the classes to shed first, and the default class.
 pub(crate) const SHED_FIELDS: FieldNames = &["by", "sheddable", "default"];
 
-/// A mode for a part of the keys.
+/// Fields of a `mode` that enforces a rule for a percentage of its keys.
 pub(crate) const ROLLOUT_FIELDS: FieldNames = &["enforce"];
 
-/// A condition that says its kind. It has just one of these.
+/// Fields of a condition that names its kind. A condition has exactly one of them.
 pub(crate) const CONDITION_KINDS: FieldNames =
     &["exact", "glob", "prefix", "regex", "cidr", "present", "not"];
 
-/// What is done without the store, by the kind of the limit.
+/// The kinds of limits: a rule sets `on_store_failure` for each of them.
 pub(crate) const LIMIT_KINDS: FieldNames = &["rate", "quota", "concurrency"];
 
-/// All ways of counting, by name.
+/// All algorithms, by name.
 pub(crate) const ALGORITHM_WORDS: &[(&str, Algorithm)] = &[
     ("gcra", Algorithm::Gcra),
     ("token-bucket", Algorithm::TokenBucket),
@@ -103,7 +103,7 @@ pub(crate) const MODE_WORDS: &[(&str, Mode)] = &[
     (Mode::Off.name(), Mode::Off),
 ];
 
-/// All that can be done without the store, by name; `inherit` is as if nothing were said.
+/// All failure modes, by name. `inherit` has the same effect as no mode.
 pub(crate) const STORE_FAILURE_WORDS: &[(&str, Option<OnStoreFailure>)] = &[
     ("open", Some(OnStoreFailure::Open)),
     ("closed", Some(OnStoreFailure::Closed)),
@@ -112,36 +112,36 @@ pub(crate) const STORE_FAILURE_WORDS: &[(&str, Option<OnStoreFailure>)] = &[
     ("inherit", None),
 ];
 
-/// What can happen to a request without its key, by name.
+/// All ways to treat a request without the rule's key, by name.
 pub(crate) const MISSING_KEY_WORDS: &[(&str, OnMissingKey)] = &[
     ("pass", OnMissingKey::Pass),
     ("deny", OnMissingKey::Deny),
     ("one_counter", OnMissingKey::OneCounter),
 ];
 
-/// How several nodes can count together, by name.
+/// All ways in which several nodes count together, by name.
 pub(crate) const COUNTING_WORDS: &[(&str, Counting)] = &[
     (Counting::Exact.name(), Counting::Exact),
     (Counting::Leased.name(), Counting::Leased),
     (Counting::Local.name(), Counting::Local),
 ];
 
-/// All laws that find a limit, by name.
+/// All algorithms of adaptive limits, by name.
 pub(crate) fn adaptive_algorithm_words()
 -> [(&'static str, AdaptiveAlgorithm); AdaptiveAlgorithm::ALL.len()] {
     AdaptiveAlgorithm::ALL.map(|law| (law.name(), law))
 }
 
-/// What becomes of an estimate that nobody settles, by name.
+/// All ways to treat an estimate that is never settled, by name.
 pub(crate) const UNSETTLED_WORDS: &[(&str, UnsettledAction)] = &[
     (UnsettledAction::Charge.name(), UnsettledAction::Charge),
     (UnsettledAction::Refund.name(), UnsettledAction::Refund),
 ];
 
-/// What keeps a limit from being leased.
+/// The error for a limit that can't be leased.
 pub(crate) const NOT_LEASABLE_MESSAGE: &str =
     "only rates by gcra, token-bucket or leaky can be leased";
-/// What is said of a limit that never asks a store.
+/// The error for `on_store_failure` on a limit that never queries a store.
 pub(crate) const NO_STORE_MESSAGE: &str =
     "on_store_failure does nothing where counting is local: no store is asked";
 
@@ -156,9 +156,9 @@ mod tests {
     use crate::document::Format;
     use crate::policy::Policy;
 
-    /// A text that ends with a field and, below it, a value that no field takes.
+    /// A policy text whose last field has a value that no field accepts, on the lines below it.
     fn with(field: &str, before: &str, indent: &str) -> String {
-        // What the field may have had before goes.
+        // A field must not occur twice, so an earlier value of the same field is removed.
         let lines = before.lines();
         let before: String = lines
             .filter(|line| !line.trim_start().starts_with(&format!("{field}:")))

@@ -1,5 +1,5 @@
-//! What a rule or a tier allows: its rates, its quota, its concurrency, what a request costs, and what becomes of one
-//! that is over the limit.
+//! Reads the limits of a rule or a tier: rates, quota, concurrency, the cost of a request, and the action for a
+//! request over the limit.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use crate::suggestions;
 
 /// Most rates of one rule or tier.
 const MAX_RATES: usize = 16;
-/// The longest that anything may wait: as good as for ever, and well within what a clock can show.
+/// The longest duration in a policy: as good as forever, and well within the range of a clock.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 const RATE_EXAMPLE: &str = "a rate such as 10/s burst 20";
 const QUOTA_EXAMPLE: &str = "a quota such as 10000/month or 500 in any 30d";
 const ADAPTIVE_EXAMPLE: &str = "{adaptive: little, min: 10, max: 200}";
 
-/// Whether a concurrency is one that a law finds, as only rules may have.
+/// Whether the concurrency limit is adaptive. Only rules may have adaptive limits.
 pub(super) fn is_adaptive(fields: &Fields<'_>) -> bool {
     let node = fields
         .get("concurrency")
@@ -35,14 +35,15 @@ pub(super) fn is_adaptive(fields: &Fields<'_>) -> bool {
     node.is_some_and(|node| matches!(node.value, Value::Map(_)))
 }
 
-/// The least of a limit that adapts, if the policy doesn't say. A law that mistakes slow calls for a queue stays there, so it
-/// is what a service can bear in most cases: a limit of 1 leaves one of a hundred calls.
+/// The minimum of an adaptive limit for which the policy sets none. An algorithm that mistakes slow calls for a queue
+/// falls to the minimum and stays there, so the default is a number that most services can bear. A minimum of 1 would
+/// leave one call of a hundred.
 fn default_adaptive_min(max: u32) -> u32 {
     (max / 2).clamp(1, 10)
 }
 
 impl PolicyReader<'_> {
-    /// The limits of a rule or a tier, which is what it is called.
+    /// The limits of a rule or a tier.
     pub(super) fn read_limits(
         &mut self,
         fields: &Fields<'_>,
@@ -67,7 +68,7 @@ impl PolicyReader<'_> {
             limits.quota = self.read_quota(node);
             places.quota = node.span;
         }
-        // A law that finds it is read by itself.
+        // `read_adaptive` reads an adaptive concurrency limit.
         let concurrency = fields.get("concurrency");
         let concurrency = concurrency.filter(|_| !is_adaptive(fields));
         limits.concurrency = concurrency.and_then(|node| self.read_concurrency(node));
@@ -104,7 +105,7 @@ impl PolicyReader<'_> {
         self.report_with_help(codes::NO_LIMIT, message, span, help);
     }
 
-    /// A text with a unit in it. Of a bare number it is told how to give it one.
+    /// A text with a unit. For a bare number, the error shows how to add the unit.
     fn text_with_unit<'n>(
         &mut self,
         node: &'n Node,
@@ -186,7 +187,7 @@ impl PolicyReader<'_> {
             } => (
                 column - 1,
                 match expected.strip_prefix("nothing that ") {
-                    // "Expected nothing that …" is better said as what is wrong.
+                    // "Expected nothing that …" would read oddly, so the message is only the mistake.
                     Some(cant) => cant.to_owned(),
                     None => format!("expected {expected}"),
                 },
@@ -230,7 +231,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// The law that finds how many may run at once, of a rule that has one.
+    /// The algorithm and bounds of a rule's adaptive concurrency limit, if it has one.
     pub(super) fn read_adaptive(&mut self, fields: &Fields<'_>) -> Option<Adaptive> {
         let node = fields.get("concurrency").filter(|_| is_adaptive(fields))?;
         if fields.get("shared").is_some() {
@@ -276,7 +277,7 @@ impl PolicyReader<'_> {
         })
     }
 
-    /// A bound of a limit that adapts.
+    /// The minimum or maximum of an adaptive limit.
     fn read_adaptive_bound(&mut self, node: &Node, name: &str) -> Option<u32> {
         let number = self.read_count(node, &format!("{name}, a whole number from 1"))?;
         let most = ConcurrencyLimiter::MAX_LIMIT;
@@ -294,7 +295,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Who is shed first when the slots of a rule run out.
+    /// The order in which requests are shed when the rule has no permit left.
     pub(super) fn read_shed(&mut self, fields: &Fields<'_>) -> Option<Shedding> {
         let node = fields.get("shed")?;
         let place = fields.describe_place("shed");
@@ -336,7 +337,7 @@ impl PolicyReader<'_> {
         Some(Shedding { by: by?, shares })
     }
 
-    /// What a request costs. Notes a cost that is too much for one of the limits.
+    /// The cost of a request. Reports a cost that exceeds one of the limits.
     pub(super) fn read_rule_cost(
         &mut self,
         fields: &Fields<'_>,
@@ -390,7 +391,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Whether the cost is an estimate, and for how long.
+    /// How long an estimate waits for its settlement, if the cost is an estimate.
     fn read_settle(&mut self, fields: &Fields<'_>) -> Option<Settlement> {
         let unsettled = fields.get("unsettled");
         let unsettled = unsettled
@@ -417,7 +418,7 @@ impl PolicyReader<'_> {
         })
     }
 
-    /// Notes a cost that no limit of the rule can ever admit.
+    /// Reports a cost that no limit of the rule can ever admit.
     fn check_cost_fits(&mut self, cost: &Cost, limits: &Limits, places: &RuleSpans, node: &Node) {
         let rates = limits.rates.iter().zip(&places.rates);
         let bursts = rates.map(|(rate, place)| ("burst", rate.burst_size(), *place));
@@ -435,7 +436,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// What becomes of a request that is over the limit.
+    /// The action for a request over the limit.
     pub(super) fn read_over(&mut self, fields: &Fields<'_>) -> OverLimitAction {
         let node = fields.get("over");
         let over = node.and_then(|node| self.parse_over(node));
@@ -471,7 +472,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A length of time.
+    /// A duration.
     pub(super) fn read_duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
         let text = self.text_with_unit(node, what, |number| format!("say its unit: {number}s"))?;
         self.parse_duration(text, node.span)
@@ -481,7 +482,7 @@ impl PolicyReader<'_> {
         let in_word = |sign: char| sign.is_alphanumeric() || sign == '_';
         let is_one_word = text.chars().all(in_word);
         let is_counted = text.starts_with(|sign: char| sign.is_ascii_digit());
-        // The same units, read by the same code, as of a rate's period.
+        // Durations have the same units as the period of a rate, so the rate's parser reads them.
         let rate: Option<Rate> = format!("1 per {text}").parse().ok();
         let length = rate.filter(|_| is_one_word && is_counted);
         let help = "write a whole number and a unit: 200ms, 30s, 5m or 2h";
@@ -502,14 +503,14 @@ impl PolicyReader<'_> {
         Some(length)
     }
 
-    /// A part such as `80%`, or `0.8`.
+    /// A percentage such as `80%` or `0.8`.
     pub(super) fn read_percent(&mut self, node: &Node) -> Option<u8> {
         let percent = match &node.value {
             Value::Text(text) => {
                 let digits = text.strip_suffix('%').map(str::trim_end);
                 digits.and_then(|digits| digits.parse::<u8>().ok())
             }
-            // What a file writes as 0.8 is the number that is nearest to 80 / 100.
+            // 0.8 has no exact binary form, so the nearest percentage is taken.
             Value::Float(part) => {
                 (1..=100).find(|percent| (f64::from(*percent) / 100.0 - part).abs() < 1e-9)
             }
@@ -528,11 +529,12 @@ impl PolicyReader<'_> {
     }
 }
 
-/// Whether a quota begins with a shortened number, as in `1k/day`: its length, what is wrong and what to write.
+/// Whether a quota begins with an abbreviated number, as in `1k/day`. Returns the length of the number, the error and
+/// the help.
 fn shortened_count(text: &str) -> Option<(usize, String, String)> {
     let end = text.find(['/', ' '])?;
     let (count, rest) = text.split_at(end);
-    // A rate is refused for the same reason, and knows what to write.
+    // The rate parser rejects the same abbreviations, and suggests the full number.
     let error = format!("{count}/s").parse::<Rate>().err()?;
     let (message, help) = rate_error_parts(&error.to_string());
     if !message.contains("in full") {
@@ -544,7 +546,7 @@ fn shortened_count(text: &str) -> Option<(usize, String, String)> {
     Some((count.chars().count(), message, help))
 }
 
-/// The limit that stands among the conditions of a rule, where it was indented too far.
+/// The limit that stands among the conditions of a rule because it is indented too far.
 fn misplaced_limit(fields: &Fields<'_>) -> Option<&'static str> {
     let conditions = fields.get("match")?.as_fields();
     let limits = ["rate", "quota", "concurrency", "unlimited"];
@@ -556,8 +558,8 @@ fn misplaced_limit(fields: &Fields<'_>) -> Option<&'static str> {
     limits.into_iter().find(stands)
 }
 
-/// The first line of a rate's error without what the file's line and column say: what is wrong, and
-/// what to write.
+/// The first line of a rate's error, as message and help, without the line and column. They would refer to the rate's
+/// text, not to the file.
 fn rate_error_parts(text: &str) -> (String, String) {
     let line = text.lines().next().unwrap_or("");
     // The quoted text may hold the same marks, so it is skipped by its escaped quote.

@@ -1,4 +1,4 @@
-//! Conditions on facts.
+//! Reads the conditions on facts.
 
 use std::net::IpAddr;
 
@@ -12,20 +12,20 @@ use crate::matcher::glob::{Glob, MAX_PARTS};
 use crate::matcher::regex::RegexError;
 use crate::policy::{MatchConditions, Pattern};
 
-/// Most regular expressions of a policy: to compile them takes the longest.
+/// Most regular expressions in a policy. Compiling them takes the longest part of a load.
 const MAX_REGEXES: usize = 1_000;
-/// What is said of too many of them.
+/// The help for a policy with too many regular expressions.
 const FASTER_HELP: &str = "globs, prefixes and lists are found much faster";
-/// Most stars of a glob, as each may have to be tried at many places.
+/// Most stars in a glob, because a match may have to try each of them at many positions.
 const MAX_STARS: usize = 16;
 /// Longest pattern, in bytes.
 pub(crate) const MAX_CONDITION_BYTES: usize = 4_096;
 
-/// The fact whose text is an address or a network without being told so.
+/// The fact whose text is read as an address or a network without `cidr`.
 const ADDRESS_FACT: &str = "ip";
-/// Facts of which no value begins with `^`.
+/// Facts whose values never begin with `^`.
 const FACTS_WITHOUT_CARET: [&str; 4] = ["path", "route", "host", "method"];
-/// Facts that are one address, and never a network.
+/// Facts that are one address, never a network.
 const SINGLE_ADDRESS_FACTS: [&str; 6] = [
     "remote_address",
     "client_ip",
@@ -45,7 +45,7 @@ impl PolicyReader<'_> {
             if let Some(fact) = &fact {
                 self.record_fact_mention(fact, name.span, FactUse::Match);
             }
-            // The condition is read even if the name is wrong, for what is wrong with it too.
+            // The condition is read even if the fact's name is wrong, so that its own errors are reported too.
             let pattern = self.read_pattern(value, fact.as_deref().unwrap_or(""));
             if let (Some(fact), Some(pattern)) = (fact, pattern) {
                 conditions.push((fact, pattern));
@@ -57,7 +57,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A list of conditions, none of which everything meets.
+    /// A list of conditions. A condition that matches every request is an error.
     pub(super) fn read_match_list(&mut self, node: &Node) -> Vec<MatchConditions> {
         let expected = "a list of conditions, such as [{path: /healthz}, {ip: \"10.0.0.0/8\"}]";
         let items = self.read_list(node, expected);
@@ -78,7 +78,7 @@ impl PolicyReader<'_> {
             Value::List(_) => {
                 let items = self.read_list(node, "texts or conditions, one of which must hold");
                 let patterns = items.iter().map(|item| self.read_pattern(item, fact));
-                // All are read before one that is wrong is of account.
+                // All patterns are read before the first error counts, so that each error is reported.
                 let patterns: Vec<_> = patterns.collect();
                 one_of_patterns(patterns.into_iter().collect::<Option<_>>()?)
             }
@@ -91,7 +91,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// What a text means that doesn't say its kind.
+    /// The meaning of a text that doesn't name its kind.
     fn read_plain_text(&mut self, text: String, node: &Node, fact: &str) -> Option<Pattern> {
         self.record_condition_text(fact, &text, ConditionForm::Plain, node);
         if text.starts_with('^') && FACTS_WITHOUT_CARET.contains(&fact) {
@@ -121,7 +121,7 @@ impl PolicyReader<'_> {
         self.read_exact(text, node)
     }
 
-    /// `{prefix: /api/}`: a condition that says its kind.
+    /// Reads a condition that names its kind, such as `{prefix: /api/}`.
     fn read_condition_kind(&mut self, node: &Node, fact: &str) -> Option<Pattern> {
         let before = self.problems.len();
         let fields = self.read_fields(node, "a condition", CONDITION_KINDS)?;
@@ -171,7 +171,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Remembers the text of a condition, for those who judge it.
+    /// Records the text of a condition for the lints.
     fn record_condition_text(&mut self, fact: &str, text: &str, form: ConditionForm, node: &Node) {
         self.places.condition_texts.push(ConditionText {
             fact: fact.to_owned(),
@@ -268,7 +268,7 @@ impl PolicyReader<'_> {
     }
 }
 
-/// One of these, without a list around a single one.
+/// The patterns as one. A single pattern gets no list around it.
 fn one_of_patterns(mut patterns: Vec<Pattern>) -> Option<Pattern> {
     match patterns.len() {
         0 => None,
@@ -277,7 +277,7 @@ fn one_of_patterns(mut patterns: Vec<Pattern>) -> Option<Pattern> {
     }
 }
 
-/// Why, and where in characters, from the picture that the parser of regular expressions draws.
+/// The reason and the position, in characters, from the diagram that the regular-expression parser draws.
 fn parse_regex_error(text: &str) -> (String, Option<(usize, usize)>) {
     let why = text
         .lines()
@@ -288,7 +288,7 @@ fn parse_regex_error(text: &str) -> (String, Option<(usize, usize)>) {
         .lines()
         .find(|line| line.contains('^') && line.chars().all(|sign| matches!(sign, ' ' | '^')));
     let marks = marks.and_then(|line| {
-        // The picture is indented by four.
+        // The diagram is indented by four characters.
         let from = line.find('^')?.checked_sub(4)?;
         let length = line.chars().filter(|sign| *sign == '^').count();
         Some((from, length))
@@ -296,7 +296,7 @@ fn parse_regex_error(text: &str) -> (String, Option<(usize, usize)>) {
     (why, marks)
 }
 
-/// Why a text is no network, and what part of it, in characters.
+/// Why a text isn't a network, and which characters are wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NetworkError {
     pub(crate) message: String,
@@ -305,7 +305,7 @@ pub(crate) struct NetworkError {
     pub(crate) length: usize,
 }
 
-/// A network such as `10.0.0.0/8` in its shortest form. An address is the network of itself.
+/// A network such as `10.0.0.0/8` in its shortest form. A single address is a network of one address.
 pub(crate) fn canonical_network(text: &str) -> Result<String, NetworkError> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
@@ -343,7 +343,7 @@ pub(crate) fn canonical_network(text: &str) -> Result<String, NetworkError> {
     Ok(format!("{network}/{bits}"))
 }
 
-/// The address with only its leading bits.
+/// The address with all but its leading bits cleared.
 fn mask_address(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn the_place_of_a_regexs_problem_is_found_in_its_picture() {
-        // Built at run time, or a lint would find the mistake.
+        // The texts are built at run time, because a compiler lint would report the mistakes in literals.
         for (text, why, marks) in [
             ("/v[0-9+/x", "unclosed character class", Some((2, 1))),
             ("a{2,1}", "invalid repetition count range", Some((1, 5))),

@@ -1,4 +1,4 @@
-//! Reads values of an expected kind, and notes what isn't.
+//! Reads values of an expected type, and reports values of other types.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,15 +15,15 @@ use crate::policy::{FailureModes, Policy};
 use crate::sources::Sources;
 use crate::suggestions;
 
-/// Most errors that are kept.
+/// Most errors that are kept. Further errors are counted.
 const MAX_PROBLEMS: usize = 1_000;
 
-/// The errors of a policy as they are found, no more of them than people read.
+/// The errors of a policy, at most as many as a person reads.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     found: Vec<Diagnostic>,
     dropped: usize,
-    /// Whether a file is missing or no tree.
+    /// Whether a file is missing or has no valid syntax tree.
     is_partial: bool,
 }
 
@@ -37,12 +37,13 @@ impl Problems {
         }
     }
 
-    /// Whether further errors are only counted, so that their texts need not be made.
+    /// Whether further errors are only counted. Callers then skip building their texts.
     pub(crate) fn is_full(&self) -> bool {
         self.found.len() >= MAX_PROBLEMS
     }
 
-    /// Notes that a file is missing or no tree: what refers to its names is not judged.
+    /// Records that a file is missing or has no valid syntax tree. References to names are then not checked, because
+    /// the missing file may define the names.
     pub(crate) fn mark_partial(&mut self) {
         self.is_partial = true;
     }
@@ -55,7 +56,7 @@ impl Problems {
         self.found.len() + self.dropped
     }
 
-    /// All of them in the order of the files; the last says how many more there are.
+    /// All errors in the order of the files. The last entry has the number of errors that were not kept.
     pub(crate) fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|problem| problem.span);
         self.found.dedup();
@@ -74,42 +75,42 @@ impl Problems {
 /// Longest name of a rule, tier, tenant or fact, in characters.
 pub(crate) const MAX_NAME_LENGTH: usize = 200;
 
-/// What `limits` holds.
+/// The expected value of `limits`.
 pub(super) const RULES_EXPECTED: &str = "a list of rules";
 
-/// Reads a policy part by part.
+/// Reads the parts of a policy.
 #[derive(Debug)]
 pub(super) struct PolicyReader<'a> {
     pub(super) sources: &'a Sources,
     pub(super) problems: &'a mut Problems,
-    /// Regular expressions so far.
+    /// Regular expressions that were compiled so far.
     pub(super) regexes: RegexCache,
-    /// What was read so far, and where its parts stand.
+    /// The policy so far, and the positions of its parts.
     pub(super) policy: Policy,
     pub(super) places: PolicySpans,
-    /// What rules do while the store can't be asked that say nothing of it themselves.
+    /// The failure modes of rules that set none themselves.
     pub(super) default_failure_modes: FailureModes,
-    /// Where fields stand that only one of the files may have.
+    /// The positions of fields that only one of the files may have.
     pub(super) single_fields: HashMap<&'static str, Span>,
-    /// Where each rule is named.
+    /// The position of each rule's name.
     pub(super) rule_names: HashMap<String, Span>,
-    /// Whether the policy says which facts there are.
+    /// Whether the policy lists its facts. A fact outside the list is then an error.
     pub(super) lists_facts: bool,
 }
 
-/// Which part of a policy asks for a fact.
+/// The part of a policy that uses a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FactUse {
     Match,
     Other,
 }
 
-/// The fields of a map, all of which are in its table.
+/// The known fields of a map.
 #[derive(Debug)]
 pub(super) struct Fields<'n> {
     present: Vec<(&'static str, &'n Node, &'n Node)>,
     table: field_names::FieldNames,
-    /// Where the map stands.
+    /// The position of the map.
     pub(super) span: Span,
 }
 
@@ -120,18 +121,18 @@ impl<'n> Fields<'n> {
         field.map(|(_, _, value)| *value)
     }
 
-    /// Whether it is a map of that sort.
+    /// Whether the map has the fields of this table.
     pub(super) fn is_of(&self, table: field_names::FieldNames) -> bool {
         self.table == table
     }
 
-    /// The place of a field's name, or of the map if it isn't there.
+    /// The position of a field's name, or of the map if it has no such field.
     pub(super) fn describe_place(&self, name: &str) -> Span {
         let field = self.present.iter().find(|(known, ..)| *known == name);
         field.map_or(self.span, |(_, name, _)| name.span)
     }
 
-    /// Each field with its name's place and its value.
+    /// Each field: its name, the node of the name, and the node of the value.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &'n Node, &'n Node)> {
         self.present.iter().copied()
     }
@@ -153,7 +154,7 @@ impl PolicyReader<'_> {
             .push(Diagnostic::error(code, message, span).with_help(help));
     }
 
-    /// Notes an error in a value, of which nothing is left.
+    /// Reports an error in a value, and returns `None` in place of the value.
     pub(super) fn reject_with_help<T>(
         &mut self,
         code: Code,
@@ -165,7 +166,7 @@ impl PolicyReader<'_> {
         None
     }
 
-    /// The same, where there is nothing to say of what to do.
+    /// Like [`reject_with_help`](Self::reject_with_help), for an error whose message is enough.
     pub(super) fn reject_bare<T>(
         &mut self,
         code: Code,
@@ -176,13 +177,13 @@ impl PolicyReader<'_> {
         None
     }
 
-    /// The same of a value of another kind than expected.
+    /// Reports a value of the wrong type, and returns `None` in its place.
     pub(super) fn reject_type<T>(&mut self, node: &Node, expected: &str) -> Option<T> {
         self.report_type(node, expected);
         None
     }
 
-    /// A field that a map must have.
+    /// The value of a required field. Reports a missing field.
     pub(super) fn required_field<'n>(
         &mut self,
         fields: &Fields<'n>,
@@ -197,14 +198,14 @@ impl PolicyReader<'_> {
         node
     }
 
-    /// A place in words.
+    /// A position as text: the file and the line.
     pub(super) fn place(&self, span: Span) -> String {
         let file = self.sources.get(span.file);
         let file = file.map_or("<text>", |file| file.name());
         format!("{file} line {}", span.start.line)
     }
 
-    /// Notes that a value is of another kind than expected.
+    /// Reports that a value is of another type than expected.
     pub(super) fn report_type(&mut self, node: &Node, expected: &str) {
         let message = format!("expected {expected}, found {}", node.value.kind());
         match self.hidden_sign(node) {
@@ -216,7 +217,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// The character before a missing value, if YAML took it for a tag or an anchor.
+    /// The character before a missing value, if YAML read the character as a tag or an anchor.
     fn hidden_sign(&self, node: &Node) -> Option<char> {
         if node.value != Value::Null {
             return None;
@@ -231,7 +232,7 @@ impl PolicyReader<'_> {
             .filter(|sign| matches!(sign, '!' | '&'))
     }
 
-    /// A map of known fields. Unknown ones are noted and left out.
+    /// The known fields of a map. Unknown fields are reported and left out.
     pub(super) fn read_fields<'n>(
         &mut self,
         node: &'n Node,
@@ -303,7 +304,7 @@ impl PolicyReader<'_> {
         self.problems.push(problem.with_help(help));
     }
 
-    /// All fields of a map by names that the file chooses. No two of them mean the same.
+    /// The fields of a map whose names the policy's author chooses. Two names of the same meaning are an error.
     pub(super) fn read_named_fields<'n>(
         &mut self,
         node: &'n Node,
@@ -315,7 +316,7 @@ impl PolicyReader<'_> {
             return Vec::new();
         };
         let mut named = Vec::with_capacity(pairs.len());
-        // By what they mean: the parser has told of those that are spelt alike.
+        // Keyed by meaning. The parser has already reported names with the same spelling.
         let mut known = HashMap::with_capacity(pairs.len());
         for (name, value) in pairs {
             let Some(text) = self.read_name(name, "a name") else {
@@ -335,7 +336,7 @@ impl PolicyReader<'_> {
         named
     }
 
-    /// The values of a list.
+    /// The items of a list. An empty list is an error.
     pub(super) fn read_list<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
         match &node.value {
             Value::List(items) => {
@@ -359,7 +360,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// A list, or one value as a list of one.
+    /// The items of a list. A single value counts as a list of one.
     pub(super) fn list_or_single<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
         match &node.value {
             Value::List(_) => self.read_list(node, expected),
@@ -367,7 +368,8 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// Text. A number, `true` or `false` that the file spells as it would be printed counts as text.
+    /// The text of a value. A number, `true` or `false` counts as text if its spelling in the file is also its
+    /// printed form.
     pub(super) fn read_text(&mut self, node: &Node, expected: &str) -> Option<String> {
         let printed = match &node.value {
             Value::Text(text) => return Some(text.clone()),
@@ -386,7 +388,7 @@ impl PolicyReader<'_> {
         self.reject_with_help(codes::WRONG_TYPE, message, node.span, help)
     }
 
-    /// Text that can be a name: not empty, of one line, not too long.
+    /// A text that can be a name: not empty, on one line, not too long.
     pub(super) fn read_name(&mut self, node: &Node, what: &str) -> Option<String> {
         let name = self.read_text(node, what)?;
         let trimmed = name.trim();
@@ -405,20 +407,20 @@ impl PolicyReader<'_> {
         self.reject_bare(codes::BAD_NAME, message, node.span)
     }
 
-    /// The name of a fact: one word.
+    /// The name of a fact. Records that the policy uses the fact.
     pub(super) fn read_fact(&mut self, node: &Node) -> Option<String> {
         let fact = self.read_declared_fact(node)?;
         self.record_fact_mention(&fact, node.span, FactUse::Other);
         Some(fact)
     }
 
-    /// The name of a fact that isn't asked for here.
+    /// The name of a fact, without a record that the policy uses the fact.
     pub(super) fn read_declared_fact(&mut self, node: &Node) -> Option<String> {
         let name = self.read_name(node, "the name of a fact")?;
         self.normalize_fact_name(name, node.span)
     }
 
-    /// Remembers where a fact is asked for.
+    /// Records the position at which the policy uses a fact.
     pub(super) fn record_fact_mention(&mut self, fact: &str, span: Span, part: FactUse) {
         self.places.fact_mentions.push(FactMention {
             fact: fact.to_owned(),
@@ -441,7 +443,7 @@ impl PolicyReader<'_> {
         self.reject_with_help(codes::BAD_NAME, message, span, help)
     }
 
-    /// One of the words of a table.
+    /// A value that must be one of the words of a table.
     pub(super) fn read_word<T: Copy>(
         &mut self,
         node: &Node,
@@ -462,7 +464,7 @@ impl PolicyReader<'_> {
         found.map(|(_, value)| *value)
     }
 
-    /// A whole number from 0 on.
+    /// A whole number that is at least 0.
     pub(super) fn read_count(&mut self, node: &Node, what: &str) -> Option<u64> {
         let Value::Integer(number) = node.value else {
             return self.reject_type(node, what);
@@ -481,7 +483,7 @@ impl PolicyReader<'_> {
             _ => {
                 let message = format!("expected true or false, found {}", node.value.kind());
                 let help = match &node.value {
-                    // What YAML 1.1 took for truth, and 1.2 takes for text.
+                    // YAML 1.1 reads these words as booleans. YAML 1.2, which applies here, reads them as text.
                     Value::Text(text) => match text.to_ascii_lowercase().as_str() {
                         "yes" | "on" | "y" => "write true",
                         "no" | "off" | "n" => "write false",
@@ -495,12 +497,12 @@ impl PolicyReader<'_> {
     }
 }
 
-/// What to write for a field with its value in one text: `rate:10/s` or `rate = 10/s`.
+/// The help for a field and its value in one text: `rate:10/s` or `rate = 10/s`.
 fn split_field_help(text: &str, table: &[&str]) -> Option<String> {
     let (name, value) = text.split_once([':', '='])?;
     let (name, value) = (name.trim(), value.trim());
     let field = table.iter().find(|field| **field == name)?;
-    // Lines below may have been taken for a part of it.
+    // YAML may have joined the lines below to the text.
     let value = match value.split_once(" = ") {
         Some((value, _)) => value.rsplit_once(' ').map_or(value, |(value, _)| value),
         None => value,
@@ -509,7 +511,7 @@ fn split_field_help(text: &str, table: &[&str]) -> Option<String> {
     Some(format!("write {field}: {value}, with a colon and a space"))
 }
 
-/// A name that is compared as it is written.
+/// A name whose meaning is its spelling.
 pub(super) fn unchanged(name: &str) -> Cow<'_, str> {
     Cow::Borrowed(name)
 }
@@ -523,7 +525,7 @@ pub(super) fn truncate_text(text: &str) -> String {
     }
 }
 
-/// A place for something that is missing from a whole map: its first character.
+/// The position for an error about a whole map: its first character, if the map has several lines.
 pub(super) fn first_char_if_multiline(span: Span) -> Span {
     let is_one = span.end.line == span.start.line;
     if is_one { span } else { span.first() }

@@ -1,4 +1,4 @@
-//! What refers to something else: tiers, replaced rules, shared counters.
+//! Checks references between parts of a policy: tiers, replaced rules and shared counters.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use crate::document::Span;
 use crate::policy::Rule;
 use crate::suggestions;
 
-/// Notes references to what isn't there, and those that make no sense.
+/// Reports references to missing parts, and references that make no sense.
 pub(super) fn check_references(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     check_same_names(reader, decoded);
     check_tiers(reader, decoded);
@@ -17,7 +17,7 @@ pub(super) fn check_references(reader: &mut PolicyReader<'_>, decoded: &DecodedP
     check_shared(reader, decoded);
 }
 
-/// A rule and a tier of one name are one name in metrics, verdicts and overrides.
+/// A rule and a tier of the same name would be one name in metrics, decisions and overrides.
 fn check_same_names(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     for (tier, places) in &decoded.places.tiers {
         let Some(rule) = reader.rule_names.get(tier).copied() else {
@@ -85,7 +85,8 @@ fn check_replaces(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     check_cycles(reader, decoded, &indices);
 }
 
-/// Rules that replace one another in a circle would all give way, and nothing would limit.
+/// Reports rules that replace one another in a cycle. None of them would apply, so nothing would limit their
+/// requests.
 fn check_cycles(
     reader: &mut PolicyReader<'_>,
     decoded: &DecodedPolicy,
@@ -107,7 +108,7 @@ fn check_cycles(
         if seen[start] != VisitState::Not {
             continue;
         }
-        // Depth first, without recursion: a chain may be as long as the file.
+        // Depth first, with an explicit stack: a chain may be as long as the file, and recursion could overflow.
         seen[start] = VisitState::Open;
         let mut path = vec![(start, next(start).collect::<Vec<_>>())];
         while let Some((index, rest)) = path.last_mut() {
@@ -122,6 +123,7 @@ fn check_cycles(
                     seen[to] = VisitState::Open;
                     path.push((to, next(to).collect()));
                 }
+                // An open rule is on the current path, so the reference closes a cycle.
                 VisitState::Open if to != index => {
                     let mut at = rules[index].replaces.iter();
                     let at = at.position(|name| *name == rules[to].name);
@@ -140,7 +142,7 @@ fn check_cycles(
     }
 }
 
-/// Rules that count together must count the same.
+/// Reports rules with a shared counter whose limits or keys differ.
 fn check_shared(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     let mut groups: BTreeMap<&str, Vec<(&Rule, Span)>> = BTreeMap::new();
     for (rule, places) in decoded.policy.rules.iter().zip(&decoded.places.rules) {

@@ -1,4 +1,4 @@
-//! One rule or tier: its name, its key, its mode, where it is counted, and what happens when the store fails.
+//! Reads a rule or tier: its name, key, mode, counting and failure modes.
 
 use std::time::Duration;
 
@@ -23,18 +23,18 @@ use crate::policy::{
     is_bucket,
 };
 
-/// Most facts of a key.
+/// Most facts in a key.
 pub(crate) const MAX_KEY_FACTS: usize = 16;
-/// Most keys of which the first is taken.
+/// Most keys in `key: {first: …}`.
 pub(crate) const MAX_KEYS: usize = 8;
 
-/// What a cost is charged to.
+/// The kinds of limits that are charged a cost.
 const COST_CHARGED_LIMITS: [&str; 2] = ["rate", "quota"];
-/// What is said of how limits are kept, which does nothing without one.
-const COUNTING_FIELDS: [&str; 4] = ["counting", "on_store_failure", "over", "hash_tag"];
+/// Fields about how limits are counted. They have no effect without a counted limit.
+const COUNTING_FIELDS: [&str; 4] = ["counting", "on_store_failure", "over", "slot"];
 
 impl PolicyReader<'_> {
-    /// A rule as far as its own lines tell.
+    /// Reads a rule. References to other rules and tiers are checked later.
     pub(super) fn read_rule(&mut self, node: &Node) -> Option<(Rule, RuleSpans)> {
         let fields = self.read_fields(node, "a rule", RULE_FIELDS)?;
         let message = "expected a name for this rule";
@@ -52,7 +52,7 @@ impl PolicyReader<'_> {
         name.map(|_| (rule, places))
     }
 
-    /// A tier is a rule of which less can be said, and whose name stands elsewhere.
+    /// A tier has fewer fields than a rule, and its name is the key of the map around it.
     pub(super) fn read_tier(&mut self, node: &Node) -> Option<(Tier, RuleSpans)> {
         let fields = self.read_fields(node, "a tier", TIER_FIELDS)?;
         let (rule, places) = self.read_rule_fields("", &fields);
@@ -117,7 +117,7 @@ impl PolicyReader<'_> {
         (rule, places)
     }
 
-    /// Notes each field that would have no effect.
+    /// Reports each field that would have no effect.
     fn check_ineffective_fields(&mut self, fields: &Fields<'_>) {
         let has = |name: &str| fields.get(name).is_some();
         let any = |names: &[&str]| names.iter().any(|name| has(name));
@@ -136,7 +136,7 @@ impl PolicyReader<'_> {
                 help,
             );
         }
-        // Of a lease it is told elsewhere that there is no rate.
+        // `read_counting` reports a lease without a rate.
         let is_told = |name: &str| name == "counting" && says("counting", "leased");
         for name in COUNTING_FIELDS
             .into_iter()
@@ -162,7 +162,7 @@ impl PolicyReader<'_> {
         }
     }
 
-    /// The key of a rule, and those to fall back to.
+    /// The key of a rule, followed by its fallback keys.
     fn read_keys(&mut self, node: &Node) -> Vec<Vec<KeyPart>> {
         let Value::Map(_) = &node.value else {
             return vec![self.read_key(node)];
@@ -212,10 +212,10 @@ impl PolicyReader<'_> {
         keys
     }
 
-    /// Which facts make a key: one, or a list of them, each once.
+    /// The parts of a key: one fact or a list of facts, each once.
     fn read_key(&mut self, node: &Node) -> Vec<KeyPart> {
         let expected = "a fact or a list of facts, such as [user] or [ip/64, method]";
-        // No facts at all are one counter for all, as if there were no key.
+        // An empty list means one counter for all requests, as if there were no key.
         let items = node.as_items();
         let mut parts = Vec::with_capacity(items.len());
         for item in items {
@@ -245,7 +245,7 @@ impl PolicyReader<'_> {
         };
         let number = bits.parse::<u8>().ok();
         let number = number.filter(|number| (1..=128).contains(number));
-        // In one way only, as the schema has it.
+        // The schema accepts only one spelling of each number, so `064` is an error.
         let Some(number) = number.filter(|number| number.to_string() == bits) else {
             let (from, length) = (fact.chars().count() + 1, bits.chars().count());
             let span = self.sources.span_within(node.span, text, from, length);
@@ -266,7 +266,7 @@ impl PolicyReader<'_> {
         Some(KeyPart::Network { fact, bits: number })
     }
 
-    /// What happens to requests without the key, if that is said.
+    /// The action for requests without the rule's key, if the rule sets one.
     fn read_on_missing_key(
         &mut self,
         fields: &Fields<'_>,
@@ -285,8 +285,8 @@ impl PolicyReader<'_> {
         self.read_word(node, "way to treat a missing key", MISSING_KEY_WORDS)
     }
 
-    /// The fact of the key that says in which slot of a cluster a key is.
-    fn read_hash_tag(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
+    /// The fact of the key whose value decides the hash slot of the key in a cluster.
+    fn read_slot(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
         let fact = self.read_fact(node)?;
         if !keys.iter().flatten().any(|part| part.fact() == fact) {
             let message = format!("the hash_tag {fact:?} is no fact of the key");
@@ -305,7 +305,7 @@ impl PolicyReader<'_> {
         names.collect()
     }
 
-    /// The mode of a whole policy, which has no parts.
+    /// The mode of a whole policy. It has no percentage.
     pub(super) fn read_policy_mode(&mut self, node: &Node) -> Mode {
         if let Value::Map(_) = &node.value {
             let message = "expected a mode: enforce, shadow or off, found a map";
@@ -316,7 +316,7 @@ impl PolicyReader<'_> {
         self.read_word(node, "mode", MODE_WORDS).unwrap_or_default()
     }
 
-    /// A rule's mode, and for how many of a hundred keys it is enforced.
+    /// A rule's mode, and the percentage of keys for which the rule is enforced.
     fn read_mode(&mut self, fields: &Fields<'_>, keys: &[Vec<KeyPart>]) -> (Mode, u8) {
         const ALL: u8 = 100;
         let Some(node) = fields.get("mode") else {
@@ -343,7 +343,7 @@ impl PolicyReader<'_> {
         (Mode::Enforce, percent.unwrap_or(ALL))
     }
 
-    /// For how long its rates grow after a start.
+    /// How long the rates of the rule grow after a start.
     fn read_warm_up(&mut self, fields: &Fields<'_>, limits: &Limits) -> Option<Duration> {
         let node = fields.get("warm_up")?;
         let place = fields.describe_place("warm_up");
@@ -362,7 +362,7 @@ impl PolicyReader<'_> {
         Some(length)
     }
 
-    /// What a rule or tier does while the store can't be asked, and whether it says so itself.
+    /// The failure modes of a rule or tier, and whether it sets them itself.
     fn read_failure_modes(&mut self, fields: &Fields<'_>) -> (FailureModes, bool) {
         let Some(node) = fields.get("on_store_failure") else {
             return (self.default_failure_modes, false);
@@ -377,7 +377,7 @@ impl PolicyReader<'_> {
         self.read_failure_map(node)
     }
 
-    /// One word for all, or a map of them; and whether it says more than `inherit`.
+    /// One mode for all kinds of limits, or a map with a mode for each; and whether any of them isn't `inherit`.
     pub(super) fn read_failure_map(&mut self, node: &Node) -> (FailureModes, bool) {
         let whole = self.default_failure_modes;
         if !matches!(node.value, Value::Map(_)) {
@@ -464,13 +464,13 @@ impl PolicyReader<'_> {
     }
 }
 
-/// Whether each request that has all facts of `key` has those of `before`.
+/// Whether each request that has all facts of `key` also has those of `before`.
 fn is_implied_by(before: &[KeyPart], key: &[KeyPart]) -> bool {
     let has = |fact: &str| key.iter().any(|part| part.fact() == fact);
     !key.is_empty() && before.iter().all(|part| has(part.fact()))
 }
 
-/// Where the fields of a rule or a tier stand, but those of its limits.
+/// The positions of a rule's or tier's fields, except those of its limits.
 fn rule_spans(fields: &Fields<'_>) -> RuleSpans {
     let name = fields.get("name");
     RuleSpans {

@@ -1,4 +1,4 @@
-//! Parts of a policy in the words of our files: conditions, keys and names.
+//! Writes parts of a policy in the native form: conditions, keys and names.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::document::Value;
 use crate::escape::is_hidden;
 use crate::policy::{KeyPart, MatchConditions, Pattern, Rule};
 
-/// What files call a way of counting; none of one that only programs can choose.
+/// The name of an algorithm in policy files. `None` for algorithms that only programs can choose.
 pub(crate) fn algorithm_word(own: Algorithm) -> Option<&'static str> {
     let known = ALGORITHM_WORDS.iter().find(|(_, known)| *known == own);
     known.map(|(name, _)| *name)
@@ -28,10 +28,10 @@ pub(crate) fn conditions_text(matches: &MatchConditions) -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// In the shortest form: text alone, a list of them, or `{kind: …}`.
+/// A condition in its shortest form: a text, a list of texts, or `{kind: …}`.
 fn condition_text(fact: &str, pattern: &Pattern) -> String {
     match pattern {
-        // Else it would be a glob, or for an address a network.
+        // A text with a star would be read as a glob, and a text for `ip` as a network.
         Pattern::Exact(text) if !text.contains('*') && fact != "ip" => quoted(text),
         Pattern::OneOf(all) => {
             let all: Vec<_> = all.iter().map(|one| condition_text(fact, one)).collect();
@@ -48,7 +48,7 @@ fn condition_text(fact: &str, pattern: &Pattern) -> String {
     }
 }
 
-/// A fact, or the network that one is in.
+/// A fact, or the network of a fact that is an address.
 pub(crate) fn key_part_text(part: &KeyPart) -> String {
     match part {
         KeyPart::Fact(fact) => quoted_if_needed(fact),
@@ -56,7 +56,7 @@ pub(crate) fn key_part_text(part: &KeyPart) -> String {
     }
 }
 
-/// The keys of a rule, as a policy says them.
+/// The keys of a rule in the notation of a policy file.
 pub(crate) fn keys_text(rule: &Rule) -> Option<String> {
     let list = |key: &[KeyPart]| {
         let parts: Vec<_> = key.iter().map(key_part_text).collect();
@@ -70,7 +70,7 @@ pub(crate) fn keys_text(rule: &Rule) -> Option<String> {
     }
 }
 
-/// A name as it is if YAML takes it for one, else in quotes.
+/// A name as it is if YAML reads it as text, otherwise in quotes.
 pub(crate) fn quoted_if_needed(name: &str) -> String {
     let in_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let is_word = name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(in_word);
@@ -83,7 +83,7 @@ pub(crate) fn quoted_if_needed(name: &str) -> String {
     }
 }
 
-/// In double quotes, on one line.
+/// A text in double quotes, on one line.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -102,13 +102,13 @@ pub(crate) fn quoted(text: &str) -> String {
     out
 }
 
-/// A value in one line of YAML, with its texts as `text` writes them.
+/// A value as one line of YAML. `text` writes its texts.
 pub(crate) fn flow_yaml(value: &Value, text: fn(&str) -> String) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(is_true) => is_true.to_string(),
         Value::Integer(number) => number.to_string(),
-        // Never as text or a whole number reads.
+        // `{:?}` keeps the decimal point, so that YAML reads the number as a float and not as an integer.
         Value::Float(number) if number.is_finite() => format!("{number:?}"),
         Value::Float(number) if *number == f64::NEG_INFINITY => "-.inf".to_owned(),
         Value::Float(number) => format!(".{number:?}"),

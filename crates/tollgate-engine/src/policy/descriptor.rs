@@ -1,4 +1,4 @@
-//! What a policy says in Envoy's form: domains, each a tree of descriptors.
+//! The part of a policy in Envoy's form: domains, each with a tree of descriptors.
 
 use tollgate::Algorithm;
 
@@ -6,7 +6,7 @@ use super::{Counting, FailureModes, Limits};
 use crate::document::{Span, Value};
 use crate::facts::Unit;
 
-/// One of Envoy's domains: what its descriptors allow, and how a request of several is charged.
+/// A domain: its descriptors, and how a request of several descriptors is charged.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -20,13 +20,13 @@ use crate::facts::Unit;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Domain {
-    /// What a request of several descriptors is charged.
+    /// How a request of several descriptors is charged.
     pub charging: Charging,
-    /// The tree.
+    /// The tree of descriptors.
     pub descriptors: Vec<DescriptorRule>,
 }
 
-/// What a request that meets several limits is charged if one of them refuses it.
+/// How a request with several limits is charged if one of them denies it.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -54,14 +54,14 @@ pub struct Domain {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Charging {
-    /// Nothing: it is charged to all of them, or to none.
+    /// The request is charged to all limits or to none.
     #[default]
     AllOrNone,
-    /// All limits that have room for it, as envoyproxy/ratelimit does.
+    /// The request is charged to each limit that has room for it, as in envoyproxy/ratelimit.
     Each,
 }
 
-/// A node of Envoy's tree of descriptors.
+/// A node in a tree of descriptors.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -76,25 +76,25 @@ pub enum Charging {
 pub struct DescriptorRule {
     /// The entry's key.
     pub key: String,
-    /// The entry's value; with a `*`, all values that fit; without, any value.
+    /// The entry's value. A value with a `*` matches all values that fit. `None` matches any value.
     pub value: Option<String>,
-    /// The limit for requests that end here.
+    /// The limit for requests whose descriptor ends here.
     pub limit: Option<DescriptorLimit>,
-    /// All values that a wildcard stands for count together.
+    /// Whether all values of a wildcard share one counter.
     pub share_threshold: bool,
-    /// Metrics by the values, not by the pattern.
+    /// Whether metrics are labelled by the values of the path instead of the patterns.
     pub detailed_metric: bool,
-    /// Metrics by the value of this entry.
+    /// Whether metrics are labelled by the value of this entry.
     pub value_to_metric: bool,
-    /// What an answer tells about the limit, as a map of anything.
+    /// A map that a response reports about the limit.
     pub metadata: Option<Value>,
-    /// What is below it.
+    /// The descriptors below this one.
     pub descriptors: Vec<DescriptorRule>,
-    /// Where it stands.
+    /// The position in the file.
     pub span: Span,
 }
 
-/// What a descriptor allows.
+/// The limit of a descriptor.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -107,24 +107,24 @@ pub struct DescriptorRule {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescriptorLimit {
-    /// What people call it, for `replaces`.
+    /// The limit's name, for `replaces` of other limits.
     pub name: Option<String>,
-    /// What it allows.
+    /// The rates, quota and concurrency limit.
     pub limits: Limits,
-    /// The unit as the file says it, for answers: a rate of 0 has no period to tell it by.
+    /// The unit in the file, for responses. A rate of 0 has no period to derive it from.
     pub unit: Option<Unit>,
-    /// How it is counted: windows aligned to the epoch unless said otherwise.
+    /// The algorithm. The default is fixed windows that are aligned to the epoch.
     pub algorithm: Algorithm,
-    /// How a fleet counts it together.
+    /// How several nodes count together.
     pub counting: Counting,
-    /// What happens while the store can't be asked.
+    /// The failure modes while the store is unreachable.
     pub on_store_failure: FailureModes,
-    /// It counts, and lets pass.
+    /// Whether the limit is in shadow mode: it counts, and denies nothing.
     pub shadow: bool,
-    /// It refuses only together with all others of this kind.
+    /// Whether the limit denies a request only if all other limits in quota mode do.
     pub quota_mode: bool,
-    /// Limits, by name, that don't apply to a request that this one applies to.
+    /// Names of limits that don't apply to a request to which this limit applies.
     pub replaces: Vec<String>,
-    /// Where it stands.
+    /// The position in the file.
     pub span: Span,
 }

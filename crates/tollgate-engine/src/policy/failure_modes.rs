@@ -1,8 +1,8 @@
-//! What requests get while the store can't be asked: by each kind of limit.
+//! The failure modes of limits: what requests get while the store is unreachable.
 
 use super::Limits;
 
-/// What a request gets while the store can't be asked.
+/// What a request gets while the store is unreachable.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -15,18 +15,18 @@ use super::Limits;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
-    /// It passes.
+    /// The request passes.
     Open,
-    /// It is refused.
+    /// The request is denied.
     Closed,
-    /// It is judged by a limit of this process alone.
+    /// A limit in this process alone decides.
     Local,
-    /// Likewise; and once the store has failed for a while it isn't asked for some time.
+    /// Like [`Local`](Self::Local). A store that has failed for a while also gets no requests for some time.
     CircuitBreak,
 }
 
 impl OnStoreFailure {
-    /// As files say it.
+    /// The name in policy files.
     ///
     /// ```
     /// use tollgate_engine::policy::OnStoreFailure;
@@ -43,11 +43,11 @@ impl OnStoreFailure {
     }
 }
 
-/// What each kind of limit of a rule or tier does while the store can't be asked. A request passes only if all of
-/// them let it: one that is closed denies it, whatever the others would say.
+/// The failure mode for each kind of limit in a rule or tier. A request passes only if all kinds let it pass: one
+/// closed limit denies it.
 ///
-/// Where nothing is said, a quota is closed, as a total that is gone can't be given back, and anything else is judged
-/// locally.
+/// By default a quota is closed, because spending beyond a total can't be undone. Rates and concurrency limits are
+/// local.
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -63,11 +63,11 @@ impl OnStoreFailure {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FailureModes {
-    /// Of its rates.
+    /// The failure mode of rates.
     pub rate: OnStoreFailure,
-    /// Of its quota.
+    /// The failure mode of the quota.
     pub quota: OnStoreFailure,
-    /// Of how many at once.
+    /// The failure mode of the concurrency limit.
     pub concurrency: OnStoreFailure,
 }
 
@@ -81,7 +81,7 @@ impl Default for FailureModes {
 }
 
 impl From<OnStoreFailure> for FailureModes {
-    /// The same for all kinds.
+    /// The same mode for all kinds.
     fn from(all: OnStoreFailure) -> Self {
         Self {
             rate: all,
@@ -92,7 +92,7 @@ impl From<OnStoreFailure> for FailureModes {
 }
 
 impl FailureModes {
-    /// Those of the limits that there are, by their names in files.
+    /// The modes of the kinds that `limits` has, by their names in policy files.
     ///
     /// ```
     /// use tollgate::Rate;
@@ -117,7 +117,7 @@ impl FailureModes {
         used.map(|(_, name, mode)| (name, mode))
     }
 
-    /// The one that all of these limits have, if they have one: that of the rates if there is none of them.
+    /// The mode that all of these limits share, if they do. For a rule without limits, it is the mode of rates.
     ///
     /// ```
     /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
@@ -131,7 +131,7 @@ impl FailureModes {
         used.all(|mode| mode == first).then_some(first)
     }
 
-    /// Whether one of these limits has this one.
+    /// Whether any of these limits has the `wanted` mode.
     ///
     /// ```
     /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
@@ -144,7 +144,7 @@ impl FailureModes {
         self.modes_for(limits).any(|(_, mode)| mode == wanted)
     }
 
-    /// In words: one if all are the same, else each kind with its own.
+    /// The modes as text: one word if all are the same, otherwise a word for each kind.
     ///
     /// ```
     /// use tollgate::Rate;
@@ -165,7 +165,7 @@ impl FailureModes {
         }
     }
 
-    /// As files say it, if it isn't what holds where nothing is said.
+    /// The modes in the notation of policy files. `None` if they are the default.
     pub(crate) fn policy_text(self, limits: &Limits) -> Option<String> {
         let default = Self::default();
         if self.modes_for(limits).eq(default.modes_for(limits)) {

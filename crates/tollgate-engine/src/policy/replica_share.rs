@@ -1,4 +1,4 @@
-//! The part of a policy that each of several processes enforces that count apart.
+//! Divides a policy among several processes that count separately.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tollgate::{Algorithm, Rate};
 
 use super::{Cost, Counting, DescriptorRule, Limits, Policy, is_bucket};
 
-/// No longer period is made of a shorter one.
+/// The longest period to which a period may grow.
 const MAX_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The part of a policy for one of several that count apart: see [`Policy::divided`].
+/// One process's share of a policy: see [`Policy::share_for_replicas`].
 ///
 /// ```
 /// use tollgate_engine::Policy;
@@ -24,34 +24,34 @@ const MAX_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ReplicaShare {
-    /// What each of them enforces.
+    /// The policy for each process.
     pub policy: Policy,
-    /// What can't be had in parts, in words: limits of which all parts together are more than the whole, or more than a
-    /// hundredth less, and costs above a part.
+    /// The differences from the whole, as texts: limits whose shares add up to more than the whole, or to less by
+    /// more than a hundredth, and costs above a share.
     pub notes: Vec<String>,
 }
 
-/// How many parts there are, and what was said of them.
+/// The number of shares, and the notes so far.
 struct Divider {
     by: u64,
     notes: Vec<String>,
 }
 
-/// What becomes of a rate whose count can't be divided.
+/// How to divide a rate whose count isn't divisible.
 #[derive(Clone, Copy)]
 enum PeriodRule {
-    /// As many in a longer time.
+    /// Keep the count and lengthen the period.
     Grow,
-    /// Fewer in the same.
+    /// Reduce the count and keep the period.
     Stay,
 }
 
 impl Policy {
-    /// What each of so many enforces that count apart, so that all of them together admit no more than the policy says.
-    /// The rate of a bucket is divided exactly, by a longer period where the count can't be; its burst, windows, quotas
-    /// and slots are rounded down, but never below one: with more replicas than there are to share, all together admit
-    /// one each. Whatever is lost or gained by that is [noted](ReplicaShare::notes). What is counted
-    /// [here](CountingAllocator::LocalLimits) alone stays as it is: that is said of each.
+    /// The share of each of `by` processes that count separately, so that all of them together admit no more than the
+    /// policy allows. The rate of a bucket is divided exactly, by a longer period if its count isn't divisible. Its
+    /// burst, windows, quotas and permits are rounded down, but never below one: with more replicas than permits,
+    /// each replica admits one, and together they exceed the policy. The [notes](ReplicaShare::notes) list the
+    /// differences. A limit that is [counted in each process](Counting::Local) anyway stays as it is.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -108,7 +108,7 @@ impl Divider {
             };
             let limit = rule.limit.as_mut();
             if let Some(limit) = limit.filter(|own| own.counting != Counting::Local) {
-                // Proxies are told how many there are in a unit, so that stays.
+                // Responses report requests per unit to proxies, so the unit must stay.
                 let periods = match limit.unit {
                     Some(_) => PeriodRule::Stay,
                     None => PeriodRule::of(limit.algorithm),
@@ -135,7 +135,7 @@ impl Divider {
         }
         if let Some(slots) = &mut own.concurrency {
             let count = self.divide_count(name, u64::from(*slots), &format!("{slots} concurrent"));
-            // Never more than it was.
+            // A share never exceeds the whole.
             *slots = u32::try_from(count).unwrap_or(*slots);
         }
         let cost = cost.default;
@@ -163,7 +163,7 @@ impl Divider {
             Some(longer) => Rate::new(count, longer),
             None => Rate::new(self.divide_count(name, count, &whole.to_string()), period),
         };
-        // A window has no burst but its count, of which all is said.
+        // A window has no burst besides its count, so the count is divided once.
         let burst = match periods {
             PeriodRule::Grow => self.divide_count(name, burst, &format!("a burst of {burst}")),
             PeriodRule::Stay => self.part_of(burst),
@@ -171,22 +171,23 @@ impl Divider {
         part.burst(burst)
     }
 
-    /// The time in which one part admits as many as the whole in this one; none if it is longer than there is.
+    /// The period in which a share admits as many requests as the whole in `period`. `None` beyond the longest
+    /// period.
     fn longer_period(&self, period: Duration) -> Option<Duration> {
         let longer = period.checked_mul(u32::try_from(self.by).ok()?)?;
         (longer <= MAX_PERIOD).then_some(longer)
     }
 
-    /// Rounded down, but never from something to nothing.
+    /// A count divided by the number of shares, rounded down, but at least 1 if the count is.
     fn part_of(&self, count: u64) -> u64 {
         (count / self.by).max(count.min(1))
     }
 
-    /// The same, and a note if all parts together aren't the whole, or nearly so.
+    /// Like [`part_of`](Self::part_of). Adds a note if the shares don't add up to nearly the whole.
     fn divide_count(&mut self, name: &str, count: u64, whole: &str) -> u64 {
         let (by, part) = (self.by, self.part_of(count));
         let all = part.saturating_mul(by);
-        // A hundredth less is nobody's concern.
+        // A difference of up to a hundredth needs no note.
         let is_near = all <= count && (count - all).saturating_mul(100) <= count;
         if !is_near {
             self.notes.push(format!(
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
     use crate::document::Format;
 
-    /// The limits of the first rule or descriptor, as text, and what was noted.
+    /// The limits of the first rule or descriptor as text, and the notes.
     fn parts(text: &str, by: u32) -> (String, Vec<String>) {
         let divided = Policy::from_text(text, Format::Yaml)
             .unwrap()

@@ -1,4 +1,4 @@
-//! Reads a file and those that it includes, all of it bounded.
+//! Reads a policy file and the files that it includes, within bounds.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,12 +12,12 @@ use crate::envoy;
 use crate::native::Problems;
 use crate::native::codes;
 
-/// Most files of one policy.
+/// Most files in one policy.
 pub const MAX_FILES: usize = 100;
-/// How deep files may include one another.
+/// Deepest level of includes.
 pub const MAX_INCLUDE_DEPTH: usize = 8;
 
-/// What was read: included files come before those that include them.
+/// The files that were read. Included files come before the files that include them.
 #[derive(Debug, Default)]
 pub(super) struct LoadedFiles {
     pub(super) sources: Sources,
@@ -31,7 +31,7 @@ pub(super) fn load_path(path: &Path) -> LoadedFiles {
     loader.loaded
 }
 
-/// Several files that make up one policy.
+/// Reads several files that make up one policy.
 pub(super) fn load_paths(paths: &[PathBuf]) -> LoadedFiles {
     let mut loader = Loader {
         is_one_of_several: true,
@@ -45,7 +45,7 @@ pub(super) fn load_paths(paths: &[PathBuf]) -> LoadedFiles {
 
 pub(super) fn load_text(text: &str, format: Format) -> LoadedFiles {
     let mut loader = Loader::default();
-    // What is too large to be read isn't worth a copy.
+    // A text that is too large to parse isn't worth copying.
     let text = document::strip_byte_order_mark(text);
     let kept = if text.len() > MAX_BYTES { "" } else { text };
     let sources = &mut loader.loaded.sources;
@@ -60,11 +60,11 @@ pub(super) fn load_text(text: &str, format: Format) -> LoadedFiles {
     loader.loaded
 }
 
-/// The text of a file in envoyproxy/ratelimit's form; nothing of any other, or one that can't be
-/// read, which is reported when it is read as ours.
+/// The text of a file in envoyproxy/ratelimit's form. `None` for a native file, and for an unreadable file: reading
+/// it as a native file reports the error.
 ///
 /// # Errors
-/// There is no file descriptor to find out. What else can't be read is in no form, and is told where it is read.
+/// The process has no free file descriptor, so the form is unknown. Other errors are reported when the file is read.
 pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, LoadError> {
     if format_of(path) != Some(Format::Yaml) {
         return Ok(None);
@@ -76,10 +76,10 @@ pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, LoadError> {
     }
 }
 
-/// The files of a folder, as [`files_in`](super::policy_files_in) has them.
+/// The files of a folder, in the order of [`policy_files_in`](super::policy_files_in).
 ///
 /// # Errors
-/// There is no file descriptor to look with.
+/// The process has no free file descriptor.
 pub(super) fn folder_files(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
     match super::list_policy_files(path) {
         Err(error) if is_out_of_descriptors(&error) => {
@@ -89,15 +89,15 @@ pub(super) fn folder_files(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
     }
 }
 
-/// Whether the process, or the system, has as many files open as it may.
+/// Whether the process or the system has reached its limit of open files.
 fn is_out_of_descriptors(error: &io::Error) -> bool {
     let codes: &[i32] = if cfg!(windows) { &[4] } else { &[23, 24] };
     let own = error.raw_os_error();
     own.is_some_and(|code| codes.contains(&code))
 }
 
-/// Whether a line at the margin begins a domain, as no field of ours has that name; or, should it be
-/// written in another way, such as in JSON, whether the file has their fields.
+/// Whether a text is in envoyproxy/ratelimit's form. A line that begins with `domain:` decides, because no native
+/// field has that name. Other layouts, such as JSON, are parsed to look for the form's fields.
 pub(super) fn is_envoy_text(text: &str) -> bool {
     let text = document::strip_byte_order_mark(text);
     if text.lines().any(|line| line.starts_with("domain:")) {
@@ -109,12 +109,12 @@ pub(super) fn is_envoy_text(text: &str) -> bool {
         && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy_document(&tree))
 }
 
-/// An error of which it isn't known yet where it stands.
+/// An error whose position the caller sets.
 fn error_without_span(code: Code, message: String) -> Diagnostic {
     Diagnostic::error(code, message, Span::default())
 }
 
-/// The same with what to do about it, unless it says so.
+/// Adds a help text to an error that has none.
 fn with_default_help(mut problem: Diagnostic, help: &str) -> Diagnostic {
     problem.help.get_or_insert_with(|| help.to_owned());
     problem
@@ -122,7 +122,7 @@ fn with_default_help(mut problem: Diagnostic, help: &str) -> Diagnostic {
 
 const GIVE_A_PATH: &str = "give the path of a policy file";
 
-/// Why a file wasn't read, without help if it lies with the path. Its place is for the caller to say.
+/// The error for a file that can't be read. The caller sets its position, and adds help if the path is at fault.
 fn unreadable_error(path: &Path, error: &io::Error) -> Diagnostic {
     let why = match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
@@ -138,7 +138,7 @@ fn unreadable_error(path: &Path, error: &io::Error) -> Diagnostic {
     }
 }
 
-/// All that is known of a policy at this path.
+/// The result for a policy whose path can't be read at all.
 pub(super) fn rejected(path: &Path, mut error: Diagnostic) -> LoadError {
     let mut sources = Sources::default();
     let file = sources.add(path.display().to_string(), String::new(), Format::Yaml);
@@ -150,24 +150,24 @@ pub(super) fn rejected(path: &Path, mut error: Diagnostic) -> LoadError {
 #[derive(Default)]
 struct Loader {
     loaded: LoadedFiles,
-    /// Whether others are given beside each file.
+    /// Whether several files were given.
     is_one_of_several: bool,
-    /// Those that are being read, outermost first.
+    /// The files that are being read, outermost first.
     open_files: Vec<PathBuf>,
-    /// Where each was included first.
+    /// The position of each file's first include. `None` for a file that was given.
     included_at: HashMap<PathBuf, Option<Span>>,
     bytes: usize,
     nodes: usize,
 }
 
 impl Loader {
-    /// Reads a file that `from` asks for, or that was given first.
+    /// Reads a file. `from` is the position of its include, or `None` for a file that was given.
     fn load_file(&mut self, path: &Path, from: Option<Span>) {
         let shown = path.display().to_string();
         let opened = match self.open_file(path, &shown, from) {
             Ok(opened) => opened,
             Err(problem) => {
-                // Named even if there is nothing of it to show: whoever looks after the files waits for this one too.
+                // The file is added even without content, so that a watch waits for it to appear.
                 let sources = &mut self.loaded.sources;
                 let file = sources.add(shown, String::new(), Format::Yaml);
                 let span = from.unwrap_or_else(|| Span::of_file(file));
@@ -182,14 +182,15 @@ impl Loader {
         let Some(tree) = self.parse_tree(&text, format, file) else {
             return;
         };
+        // The file stays open while its includes are read, so that a cycle is found.
         self.open_files.push(canonical);
         self.load_includes(&tree, path.parent().unwrap_or(Path::new("")));
         self.open_files.pop();
         self.loaded.trees.push(tree);
     }
 
-    /// The file's identity, text and format; none if it was read already, as may be where several are given. The place of an
-    /// error is for the caller to say.
+    /// The file's canonical path, text and format. `None` if the file was read already, which is allowed if several
+    /// files were given. The caller sets the position of an error.
     fn open_file(
         &mut self,
         path: &Path,
@@ -197,7 +198,7 @@ impl Loader {
         from: Option<Span>,
     ) -> Result<Option<(PathBuf, String, Format)>, Diagnostic> {
         if path.is_dir() {
-            // One that was given stands for the files in it, so one that comes here has none.
+            // A given folder was already replaced by its files, so a folder here has no policy file.
             let (message, help) = match from {
                 Some(_) => (
                     format!("{shown:?} is a folder, not a policy file"),
@@ -231,7 +232,7 @@ impl Loader {
             return Err(error_without_span(codes::INCLUDE, message).with_help(help));
         }
         if self.is_one_of_several && (first.is_none() || from.is_none()) {
-            // It was given, and one beside it includes it: it is read once.
+            // The file was both given and included by another given file. It is read once.
             return Ok(None);
         }
         let help = match first {
@@ -246,7 +247,7 @@ impl Loader {
         Err(error_without_span(codes::INCLUDE, message).with_help(help))
     }
 
-    /// Reads the files that one in this folder includes.
+    /// Reads the files that a file in this folder includes.
     fn load_includes(&mut self, tree: &Node, folder: &Path) {
         for (name, span) in self.include_names(tree) {
             if self.open_files.len() >= MAX_INCLUDE_DEPTH {
@@ -264,7 +265,7 @@ impl Loader {
         }
     }
 
-    /// The file's identity and text, within what is left of the bound on all files together.
+    /// The file's canonical path and text, within the rest of the bound on all files.
     fn read(&mut self, path: &Path) -> Result<(PathBuf, String), Diagnostic> {
         let (canonical, text) = read(path, MAX_BYTES.saturating_sub(self.bytes))?;
         self.bytes += text.len();
@@ -291,7 +292,7 @@ impl Loader {
         None
     }
 
-    /// The names under `include`. The decoder reports what is no name.
+    /// The names under `include`. The decoder reports values that aren't names.
     fn include_names(&self, tree: &Node) -> Vec<(String, Span)> {
         let mut fields = tree.as_fields().iter();
         let field = fields.find(|(name, _)| name.as_text() == Some("include"));
@@ -314,16 +315,16 @@ impl Loader {
 
     fn push(&mut self, problem: Diagnostic) {
         self.loaded.problems.push(problem);
-        // What wasn't read may have had what others refer to.
+        // The unread file may define names that others refer to.
         self.loaded.problems.mark_partial();
     }
 }
 
-/// A file's identity and text, without a byte order mark, if it has no more than so many bytes.
+/// A file's canonical path and its text without a byte order mark, if the file has at most `left` bytes.
 fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
     let cant = |error: &io::Error| unreadable_error(path, error);
     let canonical = path.canonicalize().map_err(|error| cant(&error))?;
-    // Asked by name first: to open a pipe would wait for someone to write to it.
+    // The type is checked before the file is opened: opening a pipe would block until another process writes to it.
     if !canonical.metadata().is_ok_and(|about| about.is_file()) {
         return Err(cant(&io::Error::other("it is not a file")));
     }
@@ -352,7 +353,7 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
 /// The texts of files in envoyproxy/ratelimit's form, each with its name.
 ///
 /// # Errors
-/// Why one can't be read, with nothing of it to show.
+/// A file can't be read. The error has no text to show.
 pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, String)>, LoadError> {
     let mut loader = Loader::default();
     let read = |path: &Path| match loader.read(path) {

@@ -1,4 +1,4 @@
-//! The files of a policy as one text.
+//! Writes the files of a policy as one text.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,17 +10,18 @@ use crate::escape::escaped;
 use crate::native::yaml_text::{flow_yaml, quoted};
 use crate::policy::Policy;
 
-/// Fields whose items of all files count, and may be one alone.
+/// Fields that are lists. The items of all files are joined, and an item may stand without a list.
 const LIST_FIELDS: [&str; 4] = ["limits", "exempt", "block", "facts"];
-/// Fields whose entries of all files count.
+/// Fields that are maps. The entries of all files are joined.
 const MAP_FIELDS: [&str; 2] = ["tiers", "tenants"];
 
 impl Policy {
-    /// The policy at a path as one text: a file that includes none as it is written, several of ours as one file of
-    /// YAML that says the same, and those of envoyproxy/ratelimit's form one after the other, as a file has one domain.
+    /// The policy at a path as one text. A file without includes is returned as written. Several native files become
+    /// one equivalent YAML file. Files in envoyproxy/ratelimit's form are concatenated as YAML documents, because
+    /// each document has one domain.
     ///
     /// # Errors
-    /// Every error in these files.
+    /// The files have errors. All of them are returned.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -37,7 +38,7 @@ impl Policy {
     /// ```
     pub fn read_as_single_text(path: impl AsRef<Path>) -> Result<String, LoadError> {
         let path = path.as_ref();
-        // Whatever is wrong is said as ever.
+        // A policy with errors is reported as by `from_path`.
         let checked = Self::from_path(path)?;
         let mut sources = checked.sources.iter();
         if let (Some(only), None) = (sources.next(), sources.next()) {
@@ -50,7 +51,7 @@ impl Policy {
             files if files.is_empty() => loader::load_path(path),
             files => loader::load_paths(&files),
         };
-        // They may have changed since.
+        // The files may have changed since the check.
         let LoadedFiles { sources, trees, .. } = load();
         let text = merge_files(&trees, &sources);
         check_loaded(loader::load_text(&text, crate::document::Format::Yaml))?;
@@ -58,7 +59,7 @@ impl Policy {
     }
 }
 
-/// Each file below its name.
+/// Joins the files, each below a comment with its name.
 fn concatenate_files(sources: &Sources) -> String {
     let mut text = String::new();
     for source in sources.iter() {
@@ -69,13 +70,13 @@ fn concatenate_files(sources: &Sources) -> String {
     text
 }
 
-/// One field of a policy, as all files say it.
+/// One field of a policy, as found in all files.
 struct MergedField<'t> {
     name: &'t str,
     values: Vec<&'t Node>,
 }
 
-/// All files as one, the included ones first, as they are read.
+/// Merges all files into one, included files first, in the order of reading.
 fn merge_files(trees: &[Node], sources: &Sources) -> String {
     let mut fields: Vec<MergedField<'_>> = Vec::new();
     for tree in trees {
@@ -136,7 +137,7 @@ impl MergedField<'_> {
     }
 }
 
-/// Says which file the next lines are from.
+/// Writes a comment with the file that the next lines are from.
 fn write_file_comment(first: Option<&Node>, sources: &Sources, text: &mut String) {
     let source = first.and_then(|node| sources.get(node.span.file));
     if let Some(source) = source {

@@ -1,4 +1,4 @@
-//! Puts a policy in force when its files change, and reports what came of it.
+//! Reloads a policy when its files change, and reports the result.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -10,10 +10,10 @@ use crate::diff::PolicyDiff;
 use crate::source::fingerprint;
 use crate::{Diagnostic, Engine, LoadError, LoadedPolicy, Policy};
 
-/// How long until files are read again that couldn't be for want of a file descriptor: nothing reports a free one.
+/// The delay before files are read again after the process ran out of file descriptors. No event reports a free one.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What happened to a policy that is [watched](Engine::watch). Its text is one line for a log.
+/// An event of a policy that is [watched](Engine::watch). Its `Display` text is one line for a log.
 ///
 /// ```
 /// use tollgate_engine::watch::WatchEvent;
@@ -31,27 +31,27 @@ pub enum WatchEvent<'a> {
     /// A changed policy is in force.
     #[display("policy reloaded: {}{}", changes.summary(), warning_count_text(warnings))]
     Reloaded {
-        /// What it changed.
+        /// The changes.
         changes: &'a PolicyDiff,
-        /// What may not be meant in it.
+        /// Warnings about settings that may be mistakes.
         warnings: &'a [Diagnostic],
     },
-    /// The policy before stays in force, because the files can't be put in force.
+    /// The files have an error. The previous policy stays in force.
     #[display("policy not reloaded, the one before stays in force: {why}")]
     Rejected {
         /// The likeliest cause, in one line.
         why: &'a str,
     },
-    /// The system can't report changes: the files are looked at every [two seconds](super::POLL_INTERVAL).
+    /// The system can't report file changes, so the files are read every [two seconds](super::POLL_INTERVAL).
     #[display("the system doesn't report changes, the policy is polled: {why}")]
     Polling {
-        /// Why.
+        /// The reason.
         why: &'a str,
     },
 }
 
 impl WatchEvent<'_> {
-    /// Whether the files and the policy in force differ now, so that somebody has to act.
+    /// Whether the files and the policy in force differ, so that somebody has to act.
     pub const fn is_error(&self) -> bool {
         matches!(self, Self::Rejected { .. })
     }
@@ -66,15 +66,16 @@ fn warning_count_text(warnings: &[Diagnostic]) -> String {
 }
 
 impl<B: Backend + 'static> Engine<B> {
-    /// Watches a policy file, or a folder of them, and puts each change in force, until the returned watch or the last
-    /// other owner of the engine is dropped (feature `watch`).
+    /// Watches a policy file or a folder of policy files, and puts each change in force (feature `watch`). The watch
+    /// ends when the returned value is dropped, or the last other owner of the engine.
     ///
-    /// Changes within 150 ms are one. Files that are replaced, linked elsewhere (as Kubernetes does), removed and made again
-    /// are noticed, and so are those that they include. A file with a mistake changes nothing: the policy before stays in
-    /// force. `report` is called for each event, in a thread of the watch's own: that is the place for your log.
+    /// Changes within 150 ms are one change. The watch notices files that are replaced, removed and created again, or
+    /// linked elsewhere (as Kubernetes does), and also the files that they include. A file with an error changes
+    /// nothing: the previous policy stays in force. `report` is called for each event on the watch's own thread, so
+    /// it is the place to write to your log.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// The system can't start a thread.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -113,19 +114,19 @@ impl<B: Backend + 'static> Engine<B> {
     }
 }
 
-/// What is known of the files that an engine follows.
+/// The state of the files that an engine follows.
 struct PolicyFollower<B: Backend> {
     engine: Weak<Engine<B>>,
     path: PathBuf,
-    /// The files as they were read last.
+    /// The fingerprint of the files when they were last read.
     last: Option<u64>,
     /// Whether they were rejected then.
     was_rejected: bool,
 }
 
 impl<B: Backend> PolicyFollower<B> {
-    /// Puts the files in force if they say something else than before, and returns what to watch; nothing if they have to
-    /// be read again in a moment.
+    /// Puts the files in force if their content changed, and returns the files to watch. `None` if they have to be
+    /// read again soon.
     fn reload_if_changed(
         &mut self,
         report: &mut impl FnMut(&WatchEvent<'_>),
@@ -140,6 +141,7 @@ impl<B: Backend> PolicyFollower<B> {
             files.extend(file_paths(&read));
             return Some(files);
         }
+        // Without a file descriptor nothing is known of the files: forget this read, and try again.
         if read.as_ref().is_err_and(LoadError::is_retryable) {
             self.last = None;
             return None;
@@ -156,7 +158,7 @@ impl<B: Backend> PolicyFollower<B> {
         Some(files)
     }
 
-    /// Puts a policy in force, unless it is already.
+    /// Puts a policy in force, unless it already is.
     fn put_in_force(
         &self,
         engine: &Engine<B>,
@@ -164,7 +166,8 @@ impl<B: Backend> PolicyFollower<B> {
         report: &mut impl FnMut(&WatchEvent<'_>),
     ) -> Result<(), String> {
         let changes = &PolicyDiff::new(&engine.policy(), &checked.policy);
-        // After an error it is told that the files are right again.
+        // After an error, a reload is reported even without changes, so that operators know the files are valid
+        // again.
         if changes.is_empty() && !self.was_rejected {
             return Ok(());
         }
@@ -176,10 +179,10 @@ impl<B: Backend> PolicyFollower<B> {
     }
 }
 
-/// Reads a policy whose files may be written at this moment: a rejected policy is read again after 150 ms.
+/// Reads a policy whose files may be being written: a rejected policy is read again after 150 ms.
 ///
-/// A program that writes a file in place empties it first, and a watch that starts then would report an error that
-/// nobody made.
+/// A program that writes a file in place empties it first. A read at that moment would report an error that nobody
+/// made.
 ///
 /// ```
 /// use tollgate_engine::watch::read_when_stable;
@@ -207,7 +210,7 @@ fn read_again_if_rejected<T, E>(
     })
 }
 
-/// The files that were read.
+/// The paths of the files that were read.
 fn file_paths(read: &Result<LoadedPolicy, LoadError>) -> impl Iterator<Item = PathBuf> {
     let sources = crate::load_result::sources_of_result(read);
     sources.iter().map(|source| PathBuf::from(source.name()))
@@ -219,7 +222,7 @@ mod tests {
 
     use super::read_again_if_rejected;
 
-    /// Reads these in turn; returns the outcome, how often it read and how often it paused.
+    /// Reads these outcomes in turn. Returns the result, the number of reads and the number of pauses.
     fn read(outcomes: &[Result<u8, u8>]) -> (Result<u8, u8>, usize, usize) {
         let (reads, pauses) = (Cell::new(0), Cell::new(0));
         let next = || {

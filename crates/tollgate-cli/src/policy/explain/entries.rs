@@ -1,4 +1,4 @@
-//! What each part of a policy is to a request, in words that text and JSON share.
+//! Describes each part of a policy for one request, for text and JSON output alike.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ pub(super) struct RuleEntry<'a> {
     pub(super) rule: String,
     pub(super) applies: bool,
     pub(super) why: String,
-    /// The key of its counter, if it applies and has one.
+    /// The key of the counter, if the rule applies and has a key.
     pub(super) key: Option<String>,
     pub(super) mode: &'static str,
-    /// For how many keys in a hundred it is enforced.
+    /// The percentage of keys for which the rule is enforced.
     pub(super) enforced_percent: u8,
     #[serde(rename = "warm_up_ms", serialize_with = "in_millis_or_null")]
     pub(super) warm_up: Option<Duration>,
@@ -31,24 +31,24 @@ pub(super) struct RuleEntry<'a> {
     #[serde(rename = "may_wait_ms", serialize_with = "in_millis_or_null")]
     pub(super) may_wait: Option<Duration>,
     pub(super) limits: Vec<String>,
-    /// By which fact it says who is refused first.
+    /// The fact that decides which requests are shed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shed: Option<String>,
     #[serde(skip)]
     pub(super) standing: RuleStatus<'a>,
 }
 
-/// What one descriptor meets.
+/// The limit of one descriptor.
 #[derive(Default, Serialize)]
 pub(super) struct DescriptorEntry {
     pub(super) descriptor: String,
     /// The limit.
     pub(super) limit: Option<String>,
-    /// What is said of it, or why there is none.
+    /// A remark on the limit, or the reason why there is none.
     pub(super) why: Option<String>,
     pub(super) limits: Vec<String>,
     pub(super) on_store_failure: Option<String>,
-    /// The descriptor of the file that is taken in place of one with a limit.
+    /// The descriptor of the file that hides another one with a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hidden_by: Option<String>,
     #[serde(skip)]
@@ -62,7 +62,7 @@ fn serialize_counting<S: Serializer>(
     counting.map(Counting::name).serialize(to)
 }
 
-/// Each limit as a policy says it.
+/// The limits in the notation of a policy.
 pub(super) fn limit_texts(limits: &Limits) -> Vec<String> {
     let rates = limits.rates.iter().map(ToString::to_string);
     let quota = limits.quota.iter().map(ToString::to_string);
@@ -109,7 +109,7 @@ impl<'a> RuleEntry<'a> {
 }
 
 impl DescriptorEntry {
-    /// What each descriptor of a request meets.
+    /// Looks up the limit of each descriptor.
     pub(super) fn match_descriptors(
         policy: &Policy,
         request: &DescriptorRequestArgs<'_>,

@@ -1,4 +1,4 @@
-//! An explanation as people read it.
+//! Writes an explanation as text.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::super::time::format_duration;
 use super::entries::{DescriptorEntry, RuleEntry};
 use super::{Color, ExplainHeader};
 
-/// How it is shown.
+/// The options of the output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TextWriter {
     pub(super) color: Color,
@@ -97,7 +97,7 @@ impl TextWriter {
         Ok(())
     }
 
-    /// What is done without the store, if it is down.
+    /// What the rule does without the store, if the store is down.
     fn store_down_note(self, failure: Option<&str>) -> Option<String> {
         let failure = failure.filter(|_| self.store == StoreState::Down);
         failure.map(|failure| format!("{failure} without the store"))
@@ -156,7 +156,7 @@ impl TextWriter {
     }
 }
 
-/// Whether it bites, unless it does so for all.
+/// A note on a mode that isn't fully enforced.
 fn mode_note(rule: &RuleEntry<'_>) -> Option<String> {
     let percent = rule.enforced_percent;
     match (percent, rule.is_in_shadow()) {
@@ -167,7 +167,7 @@ fn mode_note(rule: &RuleEntry<'_>) -> Option<String> {
     }
 }
 
-/// What is said of a limit behind its name.
+/// Remarks on a limit, in brackets after its name.
 fn bracketed(notes: &[String]) -> String {
     if notes.is_empty() {
         String::new()
@@ -176,7 +176,7 @@ fn bracketed(notes: &[String]) -> String {
     }
 }
 
-/// What was charged for one descriptor, below its request.
+/// Writes the charge of one descriptor below its request.
 fn write_charge(each: &DescriptorCharge, out: &mut impl Write) -> io::Result<()> {
     let descriptor = render::escaped(&each.descriptor);
     let over = match each.status {

@@ -1,44 +1,45 @@
-//! The options of `tollgate serve` about certificates and secrets: who is let in, and what clients are shown.
+//! The options of `tollgate serve` about certificates and secrets.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use tollgate_server::{Protocol, Tls};
 
-/// Certificates and secrets, all of which are read again when they change.
+/// Certificates and secrets. All of them are read again when they change.
 #[derive(Args, Clone, Debug)]
 pub struct SecurityOptions {
-    /// A PEM file with the certificate that clients are shown, and those between it and an authority.
+    /// A PEM file with the server's certificate and its intermediate certificates.
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
     /// A PEM file with the key of --tls-cert.
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// A PEM file with the authorities of clients' certificates: each client must show one (mTLS).
+    /// A PEM file with the authorities of clients' certificates. Each client must present one (mTLS).
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
-    /// A PEM file with lists of clients' certificates that are revoked.
+    /// A PEM file with revocation lists of clients' certificates.
     #[arg(long, value_name = "FILE")]
     pub tls_crl: Option<PathBuf>,
-    /// Which listeners on TCP speak TLS: http, grpc, resp, admin, metrics; all of them if there is a certificate.
+    /// Listeners on TCP that use TLS: http, grpc, resp, admin, metrics. The default is all of them if there is a
+    /// certificate.
     #[arg(long, value_name = "LISTENER", value_delimiter = ',')]
     pub tls_on: Vec<Protocol>,
-    /// A file of passwords, one a line: who tells one by AUTH is an operator.
+    /// A file of operators' passwords for AUTH, one a line.
     #[arg(long, value_name = "FILE")]
     pub resp_password_file: Option<PathBuf>,
-    /// A file of passwords, one a line: every Redis client must tell one by AUTH, or an operator's.
+    /// A file of passwords, one a line. Every Redis client must send one, or an operator's, with AUTH.
     #[arg(long, value_name = "FILE")]
     pub resp_client_password_file: Option<PathBuf>,
-    /// A file of tokens, one a line: who sends one as Authorization: Bearer is an operator.
+    /// A file of operators' tokens for Authorization: Bearer, one a line.
     #[arg(long, value_name = "FILE")]
     pub http_token_file: Option<PathBuf>,
-    /// A file of tokens, one a line: every request of HTTP must bring one, or an operator's. Probes needn't.
+    /// A file of tokens, one a line. Every HTTP request except probes must send one, or an operator's.
     #[arg(long, value_name = "FILE")]
     pub http_client_token_file: Option<PathBuf>,
 }
 
 impl SecurityOptions {
-    /// What was asked for makes sense together; else what doesn't.
+    /// Checks that the options fit together.
     pub(in crate::serve) fn validate(&self) -> Result<(), String> {
         let (has_certificate, has_key) = (self.tls_cert.is_some(), self.tls_key.is_some());
         let has_authority = self.tls_client_ca.is_some();
@@ -62,7 +63,7 @@ impl SecurityOptions {
         Err(format!("--{flag} needs --{other}"))
     }
 
-    /// Certificates, if there are any.
+    /// The TLS settings, if there are certificates.
     pub(in crate::serve) fn tls(&self) -> Option<Tls> {
         Some(Tls {
             certificate: self.tls_cert.clone()?,

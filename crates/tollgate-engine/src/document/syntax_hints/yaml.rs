@@ -1,10 +1,10 @@
-//! What is likely wrong with YAML: the commonest slips, each with a look at the lines around the place.
+//! Finds the likely cause of a YAML syntax error: the commonest mistakes, each by the lines around the position.
 
 use super::{
     Diagnostic, OpenDelimiter, OpenDelimiters, ParseFailure, first_word, leading_name, line_content,
 };
 
-/// From the surest sign to the vaguest.
+/// The checks, from the most to the least certain.
 const RULES: [fn(&ParseFailure<'_>) -> Option<Diagnostic>; 13] = [
     merge_conflict_mark,
     unfilled_template,
@@ -25,7 +25,7 @@ pub(super) fn explain_yaml(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     RULES.iter().find_map(|guess| guess(scene))
 }
 
-/// What a merge left.
+/// Finds the marks of an unresolved merge conflict.
 fn merge_conflict_mark(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let marks = ["<<<<<<<", "=======", ">>>>>>>"];
     let is_mark = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
@@ -39,7 +39,7 @@ fn merge_conflict_mark(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     Some(guess.with_help("choose one of the two sides, and take the marks out"))
 }
 
-/// What a template engine was to fill in.
+/// Finds a placeholder that a template engine should have replaced.
 fn unfilled_template(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let marks = ["{{", "{%"];
     let lines = scene.lines.iter().enumerate().take(scene.line + 1);
@@ -52,7 +52,7 @@ fn unfilled_template(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     Some(guess.with_help("check what comes out of it"))
 }
 
-/// A tab in the indentation of the line, or of the next: the parser may stop before it.
+/// Finds a tab in the indentation of the line or of the next one. The parser may stop before it.
 fn tab_indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let lines = scene.line..scene.line + 2;
     let (line, column) = lines.into_iter().find_map(|line| {
@@ -64,7 +64,7 @@ fn tab_indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     Some(guess.with_help("YAML is indented with spaces"))
 }
 
-/// A text that begins with a sign that means something.
+/// Finds a plain text that begins with a character reserved by YAML.
 fn reserved_character(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let rest = scene.rest_of_line();
     let sign = rest.chars().next()?;
@@ -86,7 +86,7 @@ fn reserved_character(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     Some(scene.hint_here(width, format!("{sign} has a meaning in YAML: {why}"), help))
 }
 
-/// A backslash in double quotes.
+/// Finds an invalid escape in double quotes.
 fn invalid_escape(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     if !scene.parser_message.contains("escape") {
         return None;
@@ -111,7 +111,7 @@ fn invalid_escape(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     None
 }
 
-/// A quote that isn't closed, or is too early.
+/// Finds a quote that isn't closed, or that closes too early.
 fn unclosed_quote(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     if scene.parser_message.contains("trailing content") {
         let message = "something follows a text in quotes";
@@ -142,7 +142,7 @@ fn unclosed_quote(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     )
 }
 
-/// A bracket that isn't closed, or a comma that is missing inside.
+/// Finds a bracket that isn't closed, or a missing comma inside brackets.
 fn unclosed_bracket(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let opened = *OpenDelimiters::at(scene).brackets.last()?;
     let close = match opened.sign {
@@ -169,7 +169,7 @@ fn unclosed_bracket(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     )
 }
 
-/// A bracket that closes nothing.
+/// Finds a closing bracket without an opening one.
 fn unmatched_closing(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let sign = scene.rest_of_line().chars().next()?;
     matches!(sign, '}' | ']').then(|| {
@@ -184,7 +184,7 @@ fn nearby_lines(scene: &ParseFailure<'_>) -> impl Iterator<Item = usize> {
     before.into_iter().chain([scene.line])
 }
 
-/// `rate:10/s`.
+/// Finds `rate:10/s`.
 fn missing_space_after_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     nearby_lines(scene).find_map(|line| {
         let bare = line_content(scene.text(line));
@@ -203,7 +203,7 @@ fn missing_space_after_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     })
 }
 
-/// `-name: a`.
+/// Finds `-name: a`.
 fn missing_space_after_dash(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     nearby_lines(scene).find_map(|line| {
         let bare = line_content(scene.text(line));
@@ -214,7 +214,7 @@ fn missing_space_after_dash(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     })
 }
 
-/// `name: a: b`.
+/// Finds `name: a: b`.
 fn second_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     if !scene.parser_message.contains("mapping values") {
         return None;
@@ -229,7 +229,7 @@ fn second_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     Some(scene.hint_here(1, "a second colon in one line", help))
 }
 
-/// `name` without a colon, above a line that has one.
+/// Finds a name without a colon, above a line that has one.
 fn missing_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let lines = if scene.is_at_end() {
         [Some(scene.line), scene.previous_content_line(scene.line)]
@@ -254,7 +254,7 @@ fn missing_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     })
 }
 
-/// A line that begins at a column where none above does.
+/// Finds a line whose indentation no line above has.
 fn bad_indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let own = line_content(scene.text(scene.line));
     let column = own.dash.unwrap_or(own.column);
