@@ -21,7 +21,7 @@ use crate::timing::Stopwatch;
 pub(super) enum RequestPace {
     /// As soon as there is room on a connection.
     Full,
-    /// One every so many nanoseconds.
+    /// One every this many nanoseconds.
     Every(f64),
     /// This many, each after the reply to the one before.
     OneByOne(u64),

@@ -11,11 +11,11 @@ use derive_more::{Debug, Display};
 /// | URL | |
 /// |---|---|
 /// | `redis://[user:password@]host[:port][/database]` | one server |
-/// | `rediss://…` | the same by TLS |
-/// | `redis+unix:///path/to.sock[?db=1]` | the same by a UNIX socket |
+/// | `rediss://…` | the same with TLS |
+/// | `redis+unix:///path/to.sock[?db=1]` | the same over a UNIX socket |
 /// | `redis+sentinel://[user:password@]host[:port],host[:port]/name[/database]` | the master that the sentinels call `name` |
 /// | `redis+cluster://[user:password@]host[:port],host[:port]` | a cluster, by some of its nodes |
-/// | `rediss+sentinel://`, `rediss+cluster://` | by TLS |
+/// | `rediss+sentinel://`, `rediss+cluster://` | with TLS |
 ///
 /// `valkey` may stand for `redis`. User and password are the store's; `?sentinel_user=…&sentinel_password=…`
 /// are those of the sentinels, if they need a login. With TLS, `?ca=FILE` names the certificates to trust

@@ -51,7 +51,7 @@ pub struct Redis {
 /// ```
 /// use tollgate_redis::RedisStats;
 ///
-/// /// How many questions each round trip answered.
+/// /// How many queries each round trip answered.
 /// fn merged(stats: &RedisStats) -> u64 {
 ///     stats.queries / stats.round_trips.max(1)
 /// }
@@ -281,7 +281,7 @@ impl RedisBuilder {
     /// use tollgate::{Rate, clock::Manual};
     /// use tollgate_redis::{Fault, Redis, RedisBuilder};
     ///
-    /// /// As in production.
+    /// /// The settings of production.
     /// fn chosen(builder: RedisBuilder) -> RedisBuilder {
     ///     builder.node_count(8)
     /// }
@@ -291,7 +291,7 @@ impl RedisBuilder {
     /// let redis = chosen(Redis::builder("redis://any")?).in_memory(Manual::new());
     /// let calls = redis.limiter("calls", Rate::per_hour(40)).build()?;
     /// redis.fake_store().expect("it is in memory").inject_fault(Fault::Down);
-    /// // This node's part: 40 ÷ 8 × 2.
+    /// // This node's share: 40 × 2 ÷ 8.
     /// assert_eq!(calls.check("ada").await.decision.limit, 10);
     /// # Ok(())
     /// # }

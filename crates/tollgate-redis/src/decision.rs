@@ -33,7 +33,7 @@ use tollgate_engine::policy::OnStoreFailure;
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "what passed gives back its slot when it is dropped: match on it, and keep it while the request runs"]
+#[must_use = "an allowed request releases its permit when it is dropped: match on it, and keep it while the work runs"]
 pub enum LimitDecision {
     /// The request may pass.
     Allowed(AllowedRequest),
@@ -57,7 +57,7 @@ pub enum LimitDecision {
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "what passed gives back its slot when it is dropped"]
+#[must_use = "an allowed request releases its permit when it is dropped"]
 pub struct AllowedRequest {
     findings: DecisionDetails,
     pass: HeldPermits,

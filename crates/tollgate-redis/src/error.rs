@@ -61,7 +61,7 @@ pub enum StoreError {
         key: String,
     },
     /// The queue of queries is full, so no more are taken.
-    #[display("{waiting} questions wait for the store, and no more are taken")]
+    #[display("{waiting} queries wait for the store, and no more are taken")]
     QueueFull {
         /// How many queries wait.
         waiting: usize,
@@ -182,7 +182,7 @@ impl StoreLimitError {
 /// ```
 /// use tollgate_redis::{ConnectError, Redis};
 ///
-/// // Outside a runtime there is nothing to connect on.
+/// // Connecting needs a runtime.
 /// let error = Redis::connect("redis://127.0.0.1").unwrap_err();
 /// assert_eq!(error, ConnectError::NoRuntime);
 /// ```

@@ -14,7 +14,7 @@ use crate::error::{FailureKind, StoreError};
 /// ```
 /// use tollgate_redis::{FailureStats, RedisStats};
 ///
-/// /// What a health check says.
+/// /// The text of a health check.
 /// fn health(stats: &RedisStats) -> String {
 ///     let failing = stats.failures.iter().find(|failure| failure.failing_for.is_some());
 ///     match failing {

@@ -48,7 +48,7 @@ const MAX_KEYS: usize = 10_000;
 /// use tollgate_engine::{Engine, Facts, Policy};
 /// use tollgate_redis::{Fault, Redis};
 ///
-/// // What is to be tested: a policy, and what the service makes of a verdict.
+/// // Under test: a policy, and the service's response to a decision.
 /// const POLICY: &str = "
 /// limits:
 ///   - {name: exports, match: {path: /export}, key: user, quota: 100/month}
@@ -74,9 +74,9 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// let store = redis.fake_store().expect("it is in memory");
 /// store.inject_fault(Fault::Down);
-/// // A quota is closed then, unless it says otherwise: nobody knows what is left of it.
+/// // A quota is closed then by default, because what remains of it isn't known.
 /// assert_eq!(status(&engine.decide_async(&export).await?), 503);
-/// // A rate is judged in this process.
+/// // A rate is decided in this process.
 /// for expected in [200, 200, 429] {
 ///     let verdict = engine.decide_async(&search).await?;
 ///     assert_eq!(status(&verdict), expected);

@@ -37,12 +37,12 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 
 /// A backend that always has an answer: if the backend behind it fails, each rule's choice decides.
 ///
-/// | [`OnStoreFailure`] | while the store can't be asked |
+/// | [`OnStoreFailure`] | while the store is unreachable |
 /// |---|---|
-/// | `Open` | it passes, uncharged |
-/// | `Closed` | it is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
-/// | `LocalLimits` | it is judged in this process, by the limit divided by the number of nodes, times two |
-/// | `CircuitBreak` | likewise; and once the [`BreakerThresholds`] trips, the store isn't even asked for a while |
+/// | `Open` | the request passes, uncharged |
+/// | `Closed` | the request is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
+/// | `Local` | this process decides, by the limit × 2 ÷ nodes |
+/// | `CircuitBreak` | as `Local`; and once the [`BreakerThresholds`] are exceeded, the store isn't queried for a while |
 ///
 /// If the rules of a request chose differently, closed wins. Otherwise all rules that are decided locally must
 /// allow it. Rules with `counting: local` are always decided here, and first: if one denies, the store isn't
@@ -86,7 +86,7 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 /// #     passed += u32::from(verdict.allowed().is_some());
 /// # }
 /// # let store = engine.backend();
-/// // 20 requests under `{name: a, rate: 8/s}`: this node's part is 8 / 4 · 2.
+/// // 20 requests under `{name: a, rate: 8/s}`: this node's share is 8 × 2 ÷ 4.
 /// assert_eq!(passed, 4);
 /// assert!(store.is_active());
 /// assert_eq!(store.stats().local, 20);

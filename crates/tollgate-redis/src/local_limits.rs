@@ -46,13 +46,13 @@ const LOCK_STRIPES: usize = 64;
 /// let kind = LimitKind::Rate { rate: Rate::per_hour(10), algorithm: Algorithm::Gcra };
 /// let (limit, ada) = (StandaloneLimit::new("logins", kind)?, StandaloneLimit::facts("ada"));
 /// let check = limit.check(&ada, 8);
-/// // The store has let 8 of 10 pass: then 2 are left here.
+/// // The store has allowed 8 of 10: then 2 remain here.
 /// let said = local.memory().answer(&[check]).decision;
 /// # let local = LocalLimits::new(Memory::builder().capacity(100).clock(Manual::new()).wall(Manual::new()).build());
 /// local.record_decision(&check, &said);
 /// assert!(!local.decide(&[limit.check(&ada, 3)]).allowed);
 /// assert!(local.decide(&[limit.check(&ada, 2)]).allowed);
-/// // And the store is to be told of 10.
+/// // And 10 are to be reported to the store.
 /// assert_eq!(local.unreported_usage(&check).expect("decided here").used, 10);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

@@ -17,17 +17,17 @@
 //! # Ok::<(), laws::LawViolation>(())
 //! ```
 //!
-//! | law | says |
+//! | law | statement |
 //! |---|---|
 //! | 1 | answers equal the oracle's; what one word admits, the exact form admits |
 //! | 2 | in any window, no more passes than the bound |
 //! | 3 | `retry_after` is tight: allowed then, denied one nanosecond earlier |
-//! | 4 | what is denied or peeked at writes nothing |
+//! | 4 | denials and peeks write nothing |
 //! | 5 | times out of order neither panic nor grant extra |
 //! | 6 | cost a + b allowed ⇒ a then b allowed, same state after |
 //! | 7 | once idle, the same as never seen |
 //! | 8 | `remaining = r` ⇒ r passes, r + 1 does not |
-//! | 9 | what is given back was never lent to someone else |
+//! | 9 | a refund never returns what another request has taken |
 
 use std::fmt;
 

@@ -15,7 +15,7 @@
 //! let refused = oracle.decide(Timestamp::from_millis(30), 1);
 //! assert_eq!(refused.retry_after, Duration::from_millis(70));
 //!
-//! // The arithmetic under test says the same.
+//! // The arithmetic under test gives the same.
 //! let limit = TokenBucket::new(rate)?;
 //! let mut bucket = Default::default();
 //! limit.decide(&mut bucket, Timestamp::ZERO, 5);

@@ -22,7 +22,7 @@ pub(super) struct FallbackCounters {
 /// ```
 /// use tollgate_redis::FallbackStats;
 ///
-/// /// Decisions that no store was asked about.
+/// /// Decisions without a store query.
 /// fn without(stats: &FallbackStats) -> u64 {
 ///     stats.open + stats.closed + stats.local
 /// }
@@ -59,14 +59,14 @@ pub struct FallbackStats {
 /// }
 /// let failed = StoreEvent::Failed { error: "no route", suppressed: 3 };
 /// assert_eq!(line(&failed), "no route (and 3 more)");
-/// // Its text is as a log says it.
-/// assert_eq!(failed.to_string(), "the store couldn't be asked: no route (and 3 times more)");
+/// // Its text is that of the log.
+/// assert_eq!(failed.to_string(), "a store query failed: no route (and 3 times more)");
 /// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent<'a> {
     /// A query failed. Reported at most once a second, with the number of failures in between.
-    #[display("the store couldn't be asked: {error}{}", suppressed_text(*suppressed))]
+    #[display("a store query failed: {error}{}", suppressed_text(*suppressed))]
     Failed {
         /// The cause.
         error: &'a str,
@@ -92,13 +92,13 @@ pub enum StoreEvent<'a> {
         after: Duration,
     },
     /// The circuit opened: rules that circuit-break don't query the store.
-    #[display("the store isn't asked for {} s by rules that circuit-break", open_for.as_secs())]
+    #[display("the store isn't queried for {} s by rules that circuit-break", open_for.as_secs())]
     CircuitOpened {
         /// For how long.
         open_for: Duration,
     },
     /// The circuit closed: the store is queried again.
-    #[display("the store is asked again")]
+    #[display("the store is queried again")]
     CircuitClosed,
 }
 

@@ -158,7 +158,7 @@ impl Driver {
             Some(peer) => self.send_to_peer(peer, batch, AskingMode::Plain, Duration::ZERO),
             None => {
                 self.schedule_refresh();
-                let why = format!("no node of the cluster says that it has slot {slot}");
+                let why = format!("no node of the cluster has hash slot {slot}");
                 self.fail_unsent(batch, &StoreError::unreachable(FailureKind::Moved, why));
             }
         }

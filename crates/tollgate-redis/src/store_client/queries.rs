@@ -119,7 +119,7 @@ impl StoreClient {
             }
         }
         // The clock stepped in between, or the calendar doesn't reach as far. That is an error, not a denial.
-        let what = "the store's clock is in no period that it was told of";
+        let what = "the store's clock is outside of the calendar periods that were sent";
         Err(StoreError::garbled(what))
     }
 

@@ -21,7 +21,7 @@ pub fn run_and_check(story: &Scenario) -> Result<(), Violation> {
 /// ```
 /// use tollgate_testkit::world::{Scenario, shrink};
 ///
-/// // One that doesn't fail stays as it is.
+/// // A scenario that doesn't fail stays as it is.
 /// let story = Scenario::new(1).with(Vec::new());
 /// assert_eq!(shrink(&story).events.len(), 0);
 /// ```
