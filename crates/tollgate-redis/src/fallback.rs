@@ -42,7 +42,7 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 /// | `Open` | the request passes, uncharged |
 /// | `Closed` | the request is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
 /// | `Local` | this process decides, by the limit × 2 ÷ nodes |
-/// | `CircuitBreak` | as `Local`; and once the [`BreakerThresholds`] are exceeded, the store isn't queried for a while |
+/// | `CircuitBreak` | as `Local`; beyond the [`BreakerThresholds`], the store isn't queried for a while |
 ///
 /// If the rules of a request chose differently, closed wins. Otherwise all rules that are decided locally must
 /// allow it. Rules with `counting: local` are always decided here, and first: if one denies, the store isn't

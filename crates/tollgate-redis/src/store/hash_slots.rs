@@ -129,7 +129,7 @@ fn count_owned_slots(ranges: &[SlotRange]) -> u32 {
 /// Parses the reply to `CLUSTER SLOTS`. A node without a host is the one that replied.
 fn parse_ranges(reply: &Value, asked: &Node) -> Result<Vec<SlotRange>, StoreError> {
     let garbled =
-        || StoreError::garbled(format!("hash slots and their owners expected, {reply:?} came"));
+        || StoreError::garbled(format!("hash slots with owners expected, {reply:?} came"));
     let ranges = reply.as_sequence().ok_or_else(garbled)?;
     let range = |range: &Value| {
         let [Value::Int(first), Value::Int(last), nodes @ ..] = range.as_sequence()? else {
