@@ -104,6 +104,7 @@ impl FailureCounters {
         let tally = &self.kinds[kind as usize];
         tally.first_error.get_or_init(|| (error.to_string(), times));
         let nanos = times.now.as_nanos();
+        // The maximum, because threads may arrive here in another order than they read the clock.
         tally.latest.fetch_max(nanos, relaxed);
         // Another thread may have set it.
         let _ =

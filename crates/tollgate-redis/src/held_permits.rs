@@ -125,6 +125,7 @@ impl HeldPermits {
         drop(renewing);
         held.into_values().for_each(|held| self.queue_release(held));
         loop {
+            // Registered before the check, so that a notification in between isn't lost.
             let said = self.all_released.notified();
             if !lock(&self.ended).is_releasing {
                 return;
@@ -155,6 +156,7 @@ impl HeldPermits {
     fn queue_release(self: &Arc<Self>, held: StoreQuery) {
         let mut ended = lock(&self.ended);
         if ended.pending.len() + ended.failed.len() < MAX_PENDING_RELEASES {
+            // A permit beyond the bound isn't queued, and expires by itself.
             ended.pending.push_back((held, Instant::now()));
         }
         let is_said = std::mem::replace(&mut ended.is_releasing, true);

@@ -341,6 +341,7 @@ impl Leases {
             return (lease, false);
         }
         shard.rcu(|shard| {
+            // This closure may run several times, so it checks the bound for each map that it sees.
             let mut more = HashMap::clone(shard);
             if more.len() < most {
                 more.entry(place).or_insert_with(|| Arc::clone(&lease));

@@ -93,10 +93,12 @@ impl NodeRegistry {
             .ok()
             .and_then(|answers| answers.replies.first().copied());
         let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
+        // Read again after the query, because the count may have been fixed in the meantime.
         let is_learned = lock(&self.is_learned);
         if let Some(left) = left
             && *is_learned
         {
+            // Each node takes one permit of the registry, so the permits in use are the nodes.
             self.local.set_node_count(MAX_NODES.saturating_sub(left));
         }
         *is_learned
@@ -104,6 +106,7 @@ impl NodeRegistry {
 
     /// Removes the entry, so that other nodes needn't wait until it expires. The count stays as it was.
     pub(crate) async fn leave(&self) {
+        // Cleared before the lock: a renewal that waits for the lock then adds no new entry.
         let was_learned = std::mem::replace(&mut *lock(&self.is_learned), false);
         let _signing = self.heartbeat_lock.lock().await;
         if let Some(store) = self.store.upgrade().filter(|_| was_learned) {

@@ -230,6 +230,7 @@ impl LeaseBook {
         let seen = u128::from(wanted) * whole / elapsed.max(MIN_MEASURE_TIME.as_nanos());
         let known = u128::from(self.demand.load(Relaxed));
         let faded = known * whole.saturating_sub(elapsed) / whole;
+        // The larger of the two, so that demand rises immediately and falls gradually.
         let covers = u64::try_from(seen.max(faded)).unwrap_or(u64::MAX);
         self.demand.store(covers, Relaxed);
         if wanted > 0 {

@@ -59,6 +59,7 @@ impl NodeCounts {
             return;
         }
         let at_least = before.max(nodes);
+        // An earlier number that isn't larger ended before, so it decides nothing any more.
         known.earlier.retain(|(earlier, _)| *earlier > at_least);
         if before > nodes {
             known.earlier.push((before, now));

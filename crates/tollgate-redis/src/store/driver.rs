@@ -148,6 +148,7 @@ impl Driver {
         let peer = match &self.map {
             SlotMap::Single => self.peers.keys().next().copied(),
             SlotMap::Slots(slots) => slots[usize::from(slot)],
+            // The first reply about hash slots sends it, or fails it.
             SlotMap::Unknown(None) => return self.parked.push(batch),
             SlotMap::Unknown(Some(error)) => {
                 let error = error.clone();

@@ -60,6 +60,7 @@ pub(super) async fn query_slots(
     let (mut told, mut lost): (Option<StoreError>, _) = (None, Vec::new());
     while most < u32::from(SLOTS) {
         let answer = match most {
+            // The first useful reply has as long as it takes; a fuller one may only take a moment more.
             0 => asked.next().await,
             _ => timeout(FULLER_REPLY_WAIT, asked.next())
                 .await

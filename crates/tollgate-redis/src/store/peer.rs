@@ -149,6 +149,8 @@ impl Peer {
         // All calls in flight fail immediately.
         up.ended.send_replace(Some(error.clone()));
         let is_fruitless = !up.has_answered;
+        // After one loss without a reply it reconnects immediately. After two in a row it backs off, because a
+        // server that closes every connection must not be flooded with new ones.
         let mark_down =
             *why == FailureAction::WrongNode || (is_fruitless && self.previous_unanswered);
         self.previous_unanswered = is_fruitless;

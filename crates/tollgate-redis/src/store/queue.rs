@@ -67,6 +67,7 @@ impl Queue {
         inner.lane(lane).push(request)?;
         let woke = inner.make_ready(lane);
         drop(inner);
+        // Notified without the lock, so that the driver doesn't wake up only to wait for it.
         if woke {
             self.changed.notify_one();
         }
@@ -77,6 +78,7 @@ impl Queue {
     pub(crate) fn take(&self) -> Option<Batch> {
         let mut inner = lock(&self.inner);
         loop {
+            // The order of lanes doesn't matter, because the driver takes all that are ready.
             let number = inner.ready.pop()?;
             let lane = inner.lane(number);
             lane.is_ready = false;
@@ -120,6 +122,7 @@ impl Queue {
     pub(crate) fn close(&self) {
         let mut inner = lock(&self.inner);
         inner.is_closed = true;
+        // Dropping the requests drops their reply channels, which ends their waits.
         inner.lanes.clear();
         inner.ready.clear();
         drop(inner);
@@ -162,6 +165,7 @@ impl Lane {
     fn push(&mut self, request: QueuedCall) -> Result<(), StoreError> {
         if self.pending.len() >= self.sweep_at.max(SWEEP_THRESHOLD) {
             self.pending.retain(|request| !request.reply.is_closed());
+            // Doubling the threshold makes the cost of sweeps constant for each request.
             self.sweep_at = 2 * self.pending.len();
         }
         let waiting = self.pending.len();
