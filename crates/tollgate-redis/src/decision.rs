@@ -21,12 +21,12 @@ use tollgate_engine::policy::OnStoreFailure;
 ///
 /// let exports = redis.limiter_with_kind("exports", LimitKind::Concurrency(1)).build()?;
 /// match exports.check("ada").await {
-///     LimitDecision::Allowed(passed) => {
-///         // The request runs here, or in a task that `passed.into_permit()` is moved into.
+///     LimitDecision::Allowed(allowed) => {
+///         // The request runs here, or in a task that `allowed.into_permit()` is moved into.
 ///         assert!(exports.check("ada").await.denied().is_some());
-///         drop(passed);
+///         drop(allowed);
 ///     }
-///     LimitDecision::Denied(refused) => println!("429: come back in {:?}", refused.decision.wait_or_max()),
+///     LimitDecision::Denied(denied) => println!("429: come back in {:?}", denied.decision.wait_or_max()),
 /// }
 /// assert!(exports.check("ada").await.denied().is_none());
 /// # Ok(())
@@ -49,10 +49,10 @@ pub enum LimitDecision {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
 /// let mails = redis.limiter("mails", Rate::per_hour(10)).build()?;
-/// let passed = mails.check("ada").await.allowed().expect("the first");
-/// assert_eq!(passed.decision.remaining, 9);
-/// let pass = passed.into_permit(); // to be moved into a task
-/// # drop(pass);
+/// let allowed = mails.check("ada").await.allowed().expect("the first");
+/// assert_eq!(allowed.decision.remaining, 9);
+/// let permit = allowed.into_permit(); // to be moved into a task
+/// # drop(permit);
 /// # Ok(())
 /// # }
 /// ```

@@ -57,7 +57,7 @@ const MAX_KEYS: usize = 10_000;
 /// fn status(verdict: &RequestDecision<'_>) -> u16 {
 ///     match verdict {
 ///         RequestDecision::Allowed(_) => 200,
-///         RequestDecision::Denied(refused) => match refused.cause() {
+///         RequestDecision::Denied(denied) => match denied.cause() {
 ///             Cause::StoreFailure(_) => 503,
 ///             _ => 429,
 ///         },
@@ -91,7 +91,7 @@ const MAX_KEYS: usize = 10_000;
 /// # }
 /// ```
 #[derive(Debug)]
-#[debug("Rehearsal({state:?})")]
+#[debug("FakeStore({state:?})")]
 pub struct FakeStore {
     clock: Manual,
     timeout: Duration,

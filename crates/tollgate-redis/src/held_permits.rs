@@ -126,11 +126,11 @@ impl HeldPermits {
         held.into_values().for_each(|held| self.queue_release(held));
         loop {
             // Registered before the check, so that a notification in between isn't lost.
-            let said = self.all_released.notified();
+            let released = self.all_released.notified();
             if !lock(&self.ended).is_releasing {
                 return;
             }
-            said.await;
+            released.await;
         }
     }
 
@@ -229,13 +229,13 @@ impl HeldPermits {
 async fn release_ended_permits(permits: Arc<HeldPermits>) {
     let mut pause = MIN_RETRY_PAUSE;
     while let Some(some) = permits.next_releases() {
-        let said = some.into_iter().map(async |(held, since)| {
-            let said = permits.ask(&held, StoreOp::Release).await;
-            said.is_err().then_some((held, since))
+        let results = some.into_iter().map(async |(held, since)| {
+            let result = permits.ask(&held, StoreOp::Release).await;
+            result.is_err().then_some((held, since))
         });
-        let unsaid = join_all(said).await.into_iter().flatten();
+        let failed = join_all(results).await.into_iter().flatten();
         let is_due = |(_, since): &(_, Instant)| since.elapsed() < permits.permit_ttl;
-        let due: Vec<_> = unsaid.filter(is_due).collect();
+        let due: Vec<_> = failed.filter(is_due).collect();
         if due.is_empty() {
             pause = MIN_RETRY_PAUSE;
             continue;

@@ -26,10 +26,10 @@ use crate::query::{StoreOp, to_micros_ceil};
 ///     .build()?;
 /// match logins.check("ada").await {
 ///     // It holds what the request takes, so keep it while the request runs.
-///     LimitDecision::Allowed(passed) => println!("come in: {}", passed.decision),
-///     LimitDecision::Denied(refused) => match refused.fallback {
+///     LimitDecision::Allowed(allowed) => println!("come in: {}", allowed.decision),
+///     LimitDecision::Denied(denied) => match denied.fallback {
 ///         Some(OnStoreFailure::Closed) => println!("503: no store to ask"),
-///         _ => println!("429: come back in {:?}", refused.decision.wait_or_max()),
+///         _ => println!("429: come back in {:?}", denied.decision.wait_or_max()),
 ///     },
 /// }
 /// # Ok(())

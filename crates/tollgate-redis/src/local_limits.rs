@@ -57,7 +57,7 @@ const LOCK_STRIPES: usize = 64;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
-#[debug("Local({nodes:?}, {unreported:?})")]
+#[debug("LocalLimits({nodes:?}, {unreported:?})")]
 pub struct LocalLimits<C: Clock = Monotonic, W: Clock = Wall> {
     memory: Memory<C, W>,
     /// The share of each limit, cached with the limit.

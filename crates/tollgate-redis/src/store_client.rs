@@ -66,7 +66,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// # }
 /// ```
 #[derive(Debug)]
-#[debug("Direct({store:?}, {leases:?})")]
+#[debug("StoreClient({store:?}, {leases:?})")]
 pub struct StoreClient {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Arc<Leases>,

@@ -12,15 +12,15 @@
 //! let mut oracle = OracleKind::TokenBucket.oracle(rate);
 //! let answer = oracle.decide(Timestamp::ZERO, 5);
 //! assert_eq!((answer.outcome, answer.remaining), (Outcome::Allowed, 0));
-//! let refused = oracle.decide(Timestamp::from_millis(30), 1);
-//! assert_eq!(refused.retry_after, Duration::from_millis(70));
+//! let denied = oracle.decide(Timestamp::from_millis(30), 1);
+//! assert_eq!(denied.retry_after, Duration::from_millis(70));
 //!
 //! // The arithmetic under test gives the same.
 //! let limit = TokenBucket::new(rate)?;
 //! let mut bucket = Default::default();
 //! limit.decide(&mut bucket, Timestamp::ZERO, 5);
 //! let decision = limit.decide(&mut bucket, Timestamp::from_millis(30), 1);
-//! assert_eq!(decision.wait_or_max(), refused.retry_after);
+//! assert_eq!(decision.wait_or_max(), denied.retry_after);
 //! # Ok::<(), tollgate_core::LimitError>(())
 //! ```
 

@@ -6,9 +6,9 @@
 //! ```
 //! use tollgate_testkit::world::{Scenario, judge, run_scenario};
 //!
-//! let story = Scenario::new(42);
-//! let record = run_scenario(&story);
-//! assert_eq!(judge(&story, &record), Ok(()));
+//! let scenario = Scenario::new(42);
+//! let record = run_scenario(&scenario);
+//! assert_eq!(judge(&scenario, &record), Ok(()));
 //! ```
 //!
 //! In reading order: [`Scenario`] is the list of events, `node`, `http_guard` and `network` are what they act

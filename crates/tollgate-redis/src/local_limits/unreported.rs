@@ -61,7 +61,7 @@ impl UnreportedUsage {
 
 /// Keys whose usage has to be reported to the store.
 #[derive(Default, derive_more::Debug)]
-#[debug("Untold({count:?})")]
+#[debug("UnreportedKeys({count:?})")]
 pub(super) struct UnreportedKeys {
     /// How many keys there are. Every query reads it, so that nothing is locked while there are none. Relaxed:
     /// a thread that decided here before its query sees its own write, and of two concurrent threads either may

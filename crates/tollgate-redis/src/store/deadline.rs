@@ -27,7 +27,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// The deadline of one decision, for all of its queries together.
 #[derive(Debug)]
-#[debug("Patience({timeout:?})")]
+#[debug("RequestDeadline({timeout:?})")]
 pub(crate) struct RequestDeadline {
     shared: Arc<DriverState>,
     timeout: Duration,

@@ -21,9 +21,9 @@ pub use setting::ScenarioSettings;
 /// ```
 /// use tollgate_testkit::world::Scenario;
 ///
-/// let story = Scenario::new(7);
-/// assert_eq!(story.to_string(), Scenario::new(7).to_string());
-/// assert!(story.events.is_sorted_by_key(|(at, _)| *at));
+/// let scenario = Scenario::new(7);
+/// assert_eq!(scenario.to_string(), Scenario::new(7).to_string());
+/// assert!(scenario.events.is_sorted_by_key(|(at, _)| *at));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {

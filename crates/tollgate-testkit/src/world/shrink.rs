@@ -22,8 +22,8 @@ pub fn run_and_check(story: &Scenario) -> Result<(), Violation> {
 /// use tollgate_testkit::world::{Scenario, shrink};
 ///
 /// // A scenario that doesn't fail stays as it is.
-/// let story = Scenario::new(1).with(Vec::new());
-/// assert_eq!(shrink(&story).events.len(), 0);
+/// let scenario = Scenario::new(1).with(Vec::new());
+/// assert_eq!(shrink(&scenario).events.len(), 0);
 /// ```
 pub fn shrink(story: &Scenario) -> Scenario {
     let mut shortest = story.clone();
