@@ -143,7 +143,7 @@ pin_project! {
     /// assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     /// ```
     #[derive(Debug)]
-    #[debug("Paced")]
+    #[debug("SuspendableTask")]
     pub struct SuspendableTask<F> {
         world: Arc<dyn World>,
         #[pin]
