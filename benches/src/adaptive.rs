@@ -1,5 +1,5 @@
-//! The group `adaptive`: what a permit of a limit that adapts costs, a call through a closed breaker, and a step of
-//! each law.
+//! The group `adaptive`: the cost of a permit of an adaptive limit, of a call through a closed breaker, and of
+//! a step of each algorithm.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -15,9 +15,10 @@ use crate::alloc;
 use crate::report::{Line, Report};
 use crate::runner::{Measure, OneThread, Peer, compare, median};
 
-/// The most that a call through a closed breaker may take over the two reads of its clock, in nanoseconds.
+/// The most that a call through a closed breaker may take in addition to the two reads of its clock, in
+/// nanoseconds.
 const BREAKER_NANOS: f64 = 5.0;
-/// The most that a step of a law may take, in nanoseconds.
+/// The most that a step of an algorithm may take, in nanoseconds.
 const STEP_NANOS: f64 = 200.0;
 const ROUNDS: usize = 31;
 
@@ -32,7 +33,7 @@ fn limit_bounds() -> Bounds {
     Bounds::new(10.0, 200.0).expect("bounds in order")
 }
 
-/// A permit taken and given back as a success, beside a semaphore's with two reads of the same clock.
+/// A permit taken and released as a success, against a semaphore's with two reads of the same clock.
 fn permit(report: &mut Report) {
     let limiter = AdaptiveController::new(Little::new(limit_bounds()))
         .concurrency()
@@ -59,7 +60,7 @@ fn permit(report: &mut Report) {
     compare(report, "permit", &mut ours, &mut peers);
 }
 
-/// What a call through a closed breaker takes over two reads of its clock, as a part of what is promised.
+/// The time of a call through a closed breaker without two reads of the clock, relative to the target.
 fn breaker_closed(report: &mut Report) {
     let breaker = CircuitBreaker::new(Thresholds::default());
     let mut ours = OneThread::new(|calls| {
@@ -84,7 +85,7 @@ fn breaker_closed(report: &mut Report) {
     report.add(line.target(Some(1.0)));
 }
 
-/// A step of each law, as a part of what is promised.
+/// The time of a step of each algorithm, relative to the target.
 fn law_steps(report: &mut Report) {
     for named in AdaptiveAlgorithm::ALL {
         let mut law = named.make(limit_bounds(), 1).expect("bounds in order");
@@ -105,7 +106,7 @@ fn law_steps(report: &mut Report) {
     }
 }
 
-/// That none of it allocates.
+/// Checks that nothing allocates.
 fn memory(report: &mut Report) {
     let limiter = AdaptiveController::new(Little::new(limit_bounds()))
         .concurrency()

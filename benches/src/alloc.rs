@@ -1,6 +1,7 @@
-//! The system's allocator with a count of the live bytes and of the calls: what a waiter costs in memory, and a request.
+//! The system's allocator with counters of live bytes and of calls: the memory of a waiter, and of a request.
 //!
-//! Each thread counts by itself, because atomics that are shared would cost what is timed more than the allocator does.
+//! Each thread counts by itself, because shared atomics would cost more than the allocator calls that are
+//! measured.
 #![expect(unsafe_code, reason = "an allocator can't be written without it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -17,17 +18,17 @@ static COUNTING: Counting = Counting;
 
 struct Counting;
 
-/// Bytes that this thread has allocated and not freed; those that others freed are among them.
+/// Bytes that this thread has allocated and not freed, including those that other threads freed.
 pub(crate) fn live() -> usize {
     usize::try_from(LIVE.get()).unwrap_or(0)
 }
 
-/// The most bytes of this thread that were live at once since the last call of this function.
+/// The peak of this thread's live bytes since the last call of this function.
 pub(crate) fn take_peak() -> usize {
     usize::try_from(PEAK.replace(LIVE.get())).unwrap_or(0)
 }
 
-/// How often this thread asked for memory so far.
+/// How often this thread has allocated so far.
 pub(crate) fn calls() -> usize {
     CALLS.get()
 }
@@ -43,9 +44,9 @@ fn shrank(bytes: usize) {
     LIVE.set(LIVE.get().wrapping_sub_unsigned(bytes));
 }
 
-// SAFETY: every call goes to `System` with the caller's own arguments, so the caller's promises
-// are the ones that `System` asks for, and what it returns is passed on as it is. Counting touches
-// three cells of the thread, which have no destructor: it doesn't allocate, unwind or look at the memory.
+// SAFETY: every call goes to `System` with the caller's own arguments, so the caller's promises are those that
+// `System` requires, and its result is returned unchanged. Counting touches three cells of the thread without a
+// destructor: it doesn't allocate, unwind or access the memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller promises a layout of non-zero size, as `System` requires.

@@ -1,4 +1,4 @@
-//! The group `composition`: what limits together cost, as ratios to one check of one limit.
+//! The group `composition`: the cost of several limits together, relative to one check of one limit.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ mod trees;
 
 use limits::{Limits, Names};
 
-/// What five limits may cost, in checks of one.
+/// The target for five limits, in checks of one.
 const FIVE: f64 = 10.0;
-/// What a refusal at the first of five may cost, in refusals by one.
+/// The target for a denial at the first of five, in denials by one.
 const MAX_FIRST_DENIAL_RATIO: f64 = 1.5;
 
 pub(crate) fn run(report: &mut Report) {
@@ -44,7 +44,7 @@ pub(crate) fn run(report: &mut Report) {
     report.note("tree-1000: 1,000 keys in 10 branches of a root; target: 1 us a decision");
 }
 
-/// A loop on this thread over something that has to say the same each time.
+/// A loop on this thread over a call whose result is always the same.
 fn loop_on_this_thread<'a>(expect: bool, mut call: impl FnMut(u64) -> bool + 'a) -> OneThread<'a> {
     let mut step = 0;
     OneThread::new(move |calls| {
@@ -77,7 +77,7 @@ fn five_allow(report: &mut Report) {
     let limiter = tollgate_gate(Load::ADMIT);
     let mut peers = [
         Peer::new("keyed-allow", one_key(&one, true)).target(FIVE),
-        // Three of the five are by key, so this is no like for like.
+        // Three of the five are keyed, so the two sides differ.
         Peer::new("limiter-allow", one_limit(&limiter, true)),
     ];
     compare(report, "stack-5-allow-1t", &mut five, &mut peers);
@@ -132,7 +132,7 @@ fn six_with_permits(report: &mut Report) {
     compare(report, "stack-6-slots-1t", &mut six, &mut peers);
 }
 
-/// The user is out of tokens, and nothing after it is looked at.
+/// The user is out of tokens, and the limits after it aren't checked.
 fn denied_first(report: &mut Report) {
     let (limits, one) = (Limits::users_drained(), Limits::users_drained());
     let stack = CompositeLimiter::new();
@@ -204,7 +204,7 @@ fn permit(report: &mut Report) {
     compare(report, "permit-1t", &mut permit, &mut peers);
 }
 
-/// Nobody is in line.
+/// The queue is empty.
 fn fair(report: &mut Report) {
     let fair = FairLimiter::new(Load::ADMIT.rate());
     let names = Names::new();

@@ -1,5 +1,4 @@
-//! Limiters as people write them by hand: a bucket behind a mutex, and a channel that a ticker
-//! thread fills with tokens.
+//! Handwritten limiters: a bucket behind a mutex, and a channel that a ticker thread fills with tokens.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -50,7 +49,7 @@ pub(crate) struct TickerBucket {
 }
 
 impl TickerBucket {
-    /// How many calls to measure at once: few enough that every one finds a token.
+    /// The number of calls in one measurement: few enough that each gets a token.
     pub(crate) const SAMPLE: u64 = 1 << 15;
     const TOKENS: usize = 1 << 17;
 
@@ -100,7 +99,7 @@ pub(crate) struct FilledTokens<M> {
 
 impl<M: Measure> Measure for FilledTokens<M> {
     fn sample(&mut self) -> Sample {
-        // A fill that began after this moment ends with a full channel: that is the second one.
+        // A fill that began after this moment ends with a full channel, so wait for the second one.
         let fills = &self.ticker.fills;
         let full = fills.load(Ordering::Acquire) + 2;
         while fills.load(Ordering::Acquire) < full {
@@ -110,7 +109,7 @@ impl<M: Measure> Measure for FilledTokens<M> {
     }
 }
 
-/// One receiver for several threads, which std's channels leave to a mutex.
+/// One receiver for several threads; std's channels need a mutex for that.
 pub(crate) struct SharedTokens(pub(crate) Mutex<Receiver<()>>);
 
 impl Gate for SharedTokens {

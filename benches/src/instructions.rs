@@ -1,7 +1,7 @@
-//! The group `instructions`: how many instructions a decision takes, counted by callgrind. Counts repeat within a percent,
-//! whatever else the machine does, so two versions of the code can be compared by them.
+//! The group `instructions`: the instructions of a decision, counted by callgrind. Counts repeat within a
+//! percent, whatever else the machine does, so they can compare two versions of the code.
 //!
-//! A case is run by a process of its own, which is this program started again, for a few calls and for many. The difference
+//! A process of its own, started from this program, runs each case for a few calls and for many. The difference
 //! of the two counts is that of the calls alone.
 
 use std::error::Error;
@@ -30,14 +30,14 @@ use crate::{server, timing};
 /// The first argument of a process that runs one case.
 const CHILD: &str = "--instructions-case";
 const FEW: u64 = 2_000;
-/// So many that tables which are laid out by chance before the first call make no difference.
+/// So many that tables with a random layout before the first call make no difference.
 const MANY: u64 = 102_000;
-/// Calls of the service, which are sent over one connection, one after the other.
+/// Calls of the service over one connection, one after the other.
 const FEW_REQUESTS: u64 = 500;
 const MANY_REQUESTS: u64 = 2_500;
 const KEYS: u64 = 1_000;
 
-/// Every case, and the case that it is divided by.
+/// Every case, and the case that its count is divided by.
 const CASES: [(&str, &str); 4] = [
     ("check", "governor"),
     ("keyed-allow", "governor-keyed"),
@@ -101,7 +101,7 @@ pub(crate) fn child(mut arguments: impl Iterator<Item = String>) -> Option<ExitC
     })
 }
 
-/// Instructions of one call of a case.
+/// Instructions of one call in a case.
 fn slope(case: &str) -> Result<f64, Failure> {
     let program = std::env::current_exe()?;
     let count = |calls: u64| {
@@ -137,7 +137,7 @@ fn rls_request() -> Result<f64, Failure> {
     Ok((count(MANY_REQUESTS)? - count(FEW_REQUESTS)?) / as_f64(MANY_REQUESTS - FEW_REQUESTS))
 }
 
-/// Instructions of the program that `run` adds to this command, and waits for.
+/// Instructions of the program that `run` adds to this command.
 fn counted(run: impl FnOnce(&mut Command) -> Result<(), Failure>) -> Result<f64, Failure> {
     let folder = TempFolder::new("bench-callgrind");
     let file = folder.path("counts");
@@ -157,7 +157,7 @@ fn counted(run: impl FnOnce(&mut Command) -> Result<(), Failure>) -> Result<f64,
     Ok(total.trim().parse()?)
 }
 
-/// The address of the service's gRPC listener, once the service has written it down.
+/// The address of the service's gRPC listener, once the service has written it to the file.
 fn wait_for_address(ready: &Path) -> Result<SocketAddr, Failure> {
     for _ in 0..6_000 {
         if let Ok(text) = fs::read_to_string(ready) {
@@ -170,7 +170,7 @@ fn wait_for_address(ready: &Path) -> Result<SocketAddr, Failure> {
     Err("tollgate serve didn't get ready in a minute".into())
 }
 
-/// Ends the service as its operators do.
+/// Ends the service with the signal that operators use.
 fn stop(service: &mut Child) -> Result<(), Failure> {
     Command::new("kill")
         .arg(service.id().to_string())
@@ -179,7 +179,7 @@ fn stop(service: &mut Child) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes so many calls of a case.
+/// Makes this many calls of a case.
 fn call(case: &str, calls: u64) -> Result<(), Failure> {
     let rate = Rate::per_second(1_000_000).burst(1_000_000);
     let million = NonZero::new(1_000_000).ok_or("not zero")?;

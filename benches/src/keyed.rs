@@ -1,5 +1,5 @@
-//! The group `keyed`: what a check of one key among many costs, in time and in memory. Each case
-//! and peer runs in a process of its own, which is this program started again.
+//! The group `keyed`: the time and the memory of a check of one key among many. Each case and peer runs in a
+//! process of its own, started from this program.
 
 use std::io::{self, Write};
 use std::process::{Command, ExitCode};
@@ -22,7 +22,7 @@ use keys::Keys;
 /// The first argument of a process that runs one case.
 const CHILD: &str = "--keyed-case";
 const PEERS: [&str; 2] = ["governor", "governor-ahash"];
-/// Every timed case, and the ratio to governor with ahash that it has to stay below.
+/// Every timed case, with the target for its ratio to governor with ahash.
 const CASES: [(&str, f64); 7] = [
     ("hot-1k-1t", 0.9),
     ("hot-1k-2t", 0.5),
@@ -35,15 +35,15 @@ const CASES: [(&str, f64); 7] = [
 const COUNTER: &str = "counter-1t";
 const GROWTH: &str = "growth-10m";
 const FLOOD: &str = "worst-check-in-a-flood";
-/// What the counters of one check may take, in nanoseconds.
+/// The target for the counters of one check, in nanoseconds.
 const COUNTER_NANOS: f64 = 3.0;
-/// How often ours grows to ten million keys.
+/// How often our table grows to ten million keys.
 const GROWTHS: usize = 3;
 
 const HOT: u64 = 1_000;
 const MANY: u64 = 1_000_000;
 
-/// What the process of one case found.
+/// The measurements of one case's process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Measurement {
     ours: f64,
@@ -92,10 +92,10 @@ fn line(case: &str, peer: &'static str, found: Measurement) -> Line {
     line
 }
 
-/// A case, its unit, the most that is promised, and where to find it.
+/// A case, its unit, its target, and how to read it.
 type Promise = (&'static str, &'static str, f64, fn(&Growth) -> f64);
 
-/// Memory and the slowest insert, ours against what is promised and against each peer.
+/// Memory and the slowest insert, against the target and against each peer.
 fn growths(report: &mut Report) {
     let ours: Vec<Growth> = (0..GROWTHS)
         .filter_map(|_| in_a_process(report, GROWTH, "ours"))
@@ -138,7 +138,7 @@ fn start(case: &str, peer: &str) -> io::Result<Vec<u8>> {
     Err(io::Error::other(errors.trim().to_owned()))
 }
 
-/// Runs one case if the arguments ask for it, and prints what it found.
+/// Runs one case if the arguments name it, and prints the measurements.
 pub(crate) fn child(mut arguments: impl Iterator<Item = String>) -> Option<ExitCode> {
     if arguments.next()? != CHILD {
         return None;
@@ -228,7 +228,7 @@ fn settled_rounds(ours: impl Measure, theirs: impl Measure) -> Measurement {
     }
 }
 
-/// What the counters take: the same loop with one more of them, on hot keys.
+/// The cost of the counters: the same loop with one more of them, on hot keys.
 fn counter() -> Measurement {
     let keys = Keys::uniform(HOT);
     let with = filled(

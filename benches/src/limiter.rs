@@ -1,4 +1,4 @@
-//! The group `limiter`: what a check costs, on one thread and on two.
+//! The group `limiter`: the cost of a check, on one thread and on two.
 
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ fn tollgate_peer(load: Load) -> Arc<dyn Gate> {
     Arc::new(peers::tollgate_gate(load))
 }
 
-/// What this project promises against a peer, out of a list.
+/// Adds the target of a peer, out of a list.
 fn with_target<'a>(peer: Peer<'a>, targets: &[(&str, f64)]) -> Peer<'a> {
     match targets.iter().find(|(name, _)| *name == peer.name) {
         Some((_, target)) => peer.target(*target),
@@ -105,7 +105,7 @@ fn decision_with_all_fields(report: &mut Report) {
     compare(report, "decision-full-1t", &mut alone(full), &mut peers);
 }
 
-/// Two limiters side by side in memory, a thread each: neither may feel the other.
+/// Two limiters side by side in memory, each with a thread: neither may slow the other down.
 fn adjacent_limiters(report: &mut Report) {
     let crew = ThreadPair::new();
     let pair = Arc::new(vec![
@@ -119,7 +119,7 @@ fn adjacent_limiters(report: &mut Report) {
     compare(report, "neighbours-2t", &mut ours, &mut peers);
 }
 
-/// A limit at half the speed of the loop, so that no branch can be guessed.
+/// A limit at half the speed of the loop, so that branches can't be predicted.
 fn half_denied(report: &mut Report) {
     let nanos = alone(tollgate_peer(Load::ADMIT)).sample().nanos;
     let rate = u32::try_from(as_count(0.5e9 / nanos)).unwrap_or(u32::MAX);
@@ -136,7 +136,7 @@ fn half_denied(report: &mut Report) {
     );
 }
 
-/// Two threads that ask far more than a million a second gives.
+/// Two threads whose requests far exceed a million in a second.
 fn mostly_denied(report: &mut Report) {
     let crew = ThreadPair::new();
     const RATE: u32 = 1_000_000;
@@ -179,7 +179,7 @@ fn mutex_bucket(report: &mut Report) {
     compare(report, "mutex-bucket-2t", &mut two, &mut peers);
 }
 
-/// The channel is full at the start of every measurement, and the ticker fills it up meanwhile.
+/// The channel is full at the start of every measurement, and the ticker refills it during the measurement.
 fn ticker_channel(report: &mut Report) {
     let (ticker, tokens) = TickerBucket::start();
     let receive = OneThread::fixed(TickerBucket::SAMPLE, |calls| {

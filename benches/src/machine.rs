@@ -1,4 +1,4 @@
-//! The line above the table: which machine, how many cores, which day.
+//! The line above the table: the machine, its cores, and the date.
 
 use std::fs;
 use std::thread;

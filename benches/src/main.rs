@@ -1,5 +1,5 @@
-//! The benchmark: what a check and a wait cost, as ratios to the floor and to other limiters,
-//! from one run that takes turns. `cargo xtask bench [GROUP] [--json]` runs it.
+//! The benchmark: the cost of a check and of a wait, relative to the floor and to other limiters, measured
+//! alternately in one run. `cargo xtask bench [GROUP] [--json]` runs it.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ mod waiting;
 
 use report::Report;
 
-/// What a group is asked for by, and what runs it.
+/// A group's name, and its function.
 type Group = (&'static str, fn(&mut Report));
 
 /// Every group, in the order in which they run.

@@ -1,5 +1,5 @@
-//! The group `middleware`: what a layer costs around a service that does nothing, in process, beside tower_governor around the
-//! same service.
+//! The group `middleware`: the cost of a layer around a service that does nothing, in process, against
+//! tower_governor around the same service.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::report::{Line, Report};
 use crate::runner::{Measure, Peer, ROUNDS, compare, median};
 use crate::two_threads::ThreadPair;
 
-/// What a layer may cost more than none, in nanoseconds.
+/// The target for a layer in addition to none, in nanoseconds.
 const BARE: f64 = 80.0;
-/// What header fields may cost more than none.
+/// The target for header fields in addition to no layer.
 const HEADERS: f64 = 150.0;
-/// What a policy may cost more than no layer.
+/// The target for a policy in addition to no layer.
 const POLICY: f64 = 600.0;
 const RULES: u64 = 100;
 /// Clients of `two-threads`.
@@ -51,7 +51,7 @@ pub(crate) fn run(report: &mut Report) {
     let mut peers = [Peer::new("tower_governor", governor).target(0.03)];
     compare(report, "refused", &mut refused, &mut peers);
 
-    // Both drop their requests, as whoever has one last does.
+    // Both drop their requests, as the last owner of a request does.
     let fields = DroppedCalls::new(ours(ample_rate()).layer(DropService));
     let mut peers = [Peer::new("admitted-headers", fields).target(2.0)];
     compare(report, "refused-vs-admitted", &mut refused, &mut peers);
@@ -98,7 +98,7 @@ fn ours(rate: Rate) -> TollgateService {
     RateLimitLayer::per_client(rate)
 }
 
-/// Nanoseconds between two, and how many at once.
+/// Nanoseconds between two requests, and the burst.
 const AMPLE_QUOTA: (u64, u32) = (1, u32::MAX);
 const EXHAUSTED_QUOTA: (u64, u32) = (86_400_000_000_000, 1);
 
@@ -144,7 +144,7 @@ fn extra_nanos(
     report.add(line.target(Some(1.0)));
 }
 
-/// How many pieces of memory more than the other a call asks for.
+/// How many allocations more than the other a call makes.
 fn allocated(
     report: &mut Report,
     (case, peer): (&str, &'static str),
@@ -156,7 +156,7 @@ fn allocated(
     report.add(line.target(Some(most)));
 }
 
-/// A hundred rules, of which three are for each request.
+/// A hundred rules, three of which match each request.
 fn by_policy(report: &mut Report, bare: &mut Calls<EmptyService<false>>) {
     let mut text = "limits:\n".to_owned();
     for number in 0..RULES - 2 {

@@ -1,5 +1,5 @@
-//! Limiters behind one method: ours, the floor that no exact limiter can go below, and the crates
-//! that ours is compared with. All get the same rate and burst.
+//! Limiters behind one trait: ours, the floor that no exact limiter can beat, and the crates to compare with.
+//! All get the same rate and burst.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -14,11 +14,11 @@ use tollgate::{Clock, Limiter, Rate};
 
 use crate::timing;
 
-/// Anything that lets a request pass or not.
+/// A limiter.
 pub(crate) trait Gate: Send + Sync {
     fn allow(&self) -> bool;
 
-    /// Calls `allow` in a tight loop; how many passed. One virtual call covers the whole loop.
+    /// Calls `allow` in a tight loop, and returns how many passed. One virtual call covers the whole loop.
     fn run_calls(&self, calls: u64) -> u64 {
         let mut passed = 0;
         for _ in 0..calls {
@@ -37,9 +37,9 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// More than any loop can take, also while a cached clock stands still.
+    /// More than any loop can use, even while a cached clock stands still.
     pub(crate) const ADMIT: Self = Self::per_second(1_000_000_000, 1_000_000_000);
-    /// Once it is drained, nothing passes for as long as a benchmark takes.
+    /// Once it is drained, nothing passes for as long as a benchmark runs.
     pub(crate) const DENY: Self = Self {
         count: 1,
         period: Duration::from_secs(3600),
@@ -70,7 +70,7 @@ impl Load {
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub(crate) T);
 
-/// Lets everything through that the burst holds.
+/// Spends the whole burst.
 pub(crate) fn drained<G: Gate>(gate: G) -> G {
     while gate.allow() {}
     gate
@@ -87,19 +87,19 @@ pub(crate) fn tollgate_gate(load: Load) -> Limiter {
     Limiter::new(load.rate())
 }
 
-/// Ours, asked for every field of its answer.
+/// Our limiter, with every field of its decision.
 pub(crate) struct FullDecision(pub(crate) Limiter);
 
 impl Gate for FullDecision {
     #[inline(always)]
     fn allow(&self) -> bool {
-        // All of it has to be in memory for whoever looks behind the reference.
+        // All of it has to be in memory, because the reference could be read.
         black_box(&self.0.check()).is_allowed()
     }
 }
 
-/// The least that an exact limiter with one atomic word can do: read the counter, turn it into
-/// nanoseconds, load, compare, swap.
+/// The least work of an exact limiter with one atomic word: read the counter, convert it to nanoseconds, load,
+/// compare, swap.
 pub(crate) struct AtomicFloor {
     clock: quanta::Clock,
     anchor: u64,
@@ -145,7 +145,7 @@ impl Gate for AtomicFloor {
     }
 }
 
-/// governor's direct limiter, on whatever clock.
+/// governor's direct limiter, on any clock.
 pub(crate) type Governor<C = QuantaClock> = governor::RateLimiter<
     NotKeyed,
     InMemoryState,
@@ -157,7 +157,7 @@ pub(crate) fn governor(load: Load) -> Governor {
     Governor::direct(load.quota())
 }
 
-/// governor on its own cached clock, kept every millisecond as ours is.
+/// governor on its own cached clock, updated every millisecond as ours is.
 pub(crate) fn governor_upkeep(load: Load) -> Governor<QuantaUpkeepClock> {
     let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1))
         .expect("one upkeep thread can be started");
@@ -218,7 +218,7 @@ impl Gate for leaky_bucket::RateLimiter {
     }
 }
 
-/// throttlecrab keeps its state in a store that wants a lock.
+/// throttlecrab keeps its state in a store that needs a lock.
 pub(crate) struct Throttlecrab {
     limiter: Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>,
     load: Load,

@@ -1,4 +1,4 @@
-//! The group `policy`: what a decision by a large policy costs, and what a change of it.
+//! The group `policy`: the cost of a decision by a large policy, and of a change of it.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,20 +15,20 @@ use crate::runner::{ROUNDS, as_f64, median};
 use crate::timing::{self, Stopwatch};
 
 const RULES: u64 = 10_000;
-/// Rules that are for one service each; the rest are for all.
+/// Rules for one service each; the rest match all.
 const SERVICES: u64 = RULES - 2;
 /// Keys of users and of addresses, half each.
 const KEYS: u64 = 1_000_000;
-/// Requests that are made ready before they are timed.
+/// Requests that are prepared before they are timed.
 const BATCH: usize = 512;
-/// Whose services the requests are for.
+/// The services of the requests in each case.
 const CASES: [(&str, u64); 2] = [
     ("decide-3-of-10k-few-routes", 16),
     ("decide-3-of-10k-all-routes", SERVICES),
 ];
-/// What a decision may take, in nanoseconds.
+/// The target for a decision, in nanoseconds.
 const DECIDE: f64 = 400.0;
-/// What a reload may take, in milliseconds.
+/// The target for a reload, in milliseconds.
 const RELOAD: f64 = 200.0;
 const RELOADS: usize = 9;
 
@@ -72,13 +72,13 @@ fn engine(report: &mut Report) -> Option<Engine> {
     }
 }
 
-/// So slow that every key stays active once it was charged, and with room for all requests: a key
-/// that is idle has no slot for long, and then there would be few keys and most of them new.
+/// So slow that every key stays active once it was charged, and with room for all requests: an idle key loses
+/// its entry soon, and then there would be few keys and most of them new.
 fn rate(more: u64) -> Rate {
     Rate::per_hour(1_000 + more).burst(1_000_000)
 }
 
-/// Nanoseconds a decision, the most bytes that a batch allocated, and disturbed rounds.
+/// Nanoseconds for each decision, the most bytes that a batch allocated, and disturbed rounds.
 fn decisions(engine: &Engine, services: u64, random: &mut Random) -> (f64, f64, usize) {
     let (mut times, mut allocated, mut disturbed) = (Vec::new(), 0, 0);
     let mut reruns = 0;
@@ -105,7 +105,7 @@ fn decisions(engine: &Engine, services: u64, random: &mut Random) -> (f64, f64, 
     (median(times), as_f64(allocated as u64), disturbed)
 }
 
-/// How long a reload takes, and the slowest of the decisions that went on meanwhile.
+/// How long a reload takes, and the slowest of the concurrent decisions.
 fn reloads(report: &mut Report, engine: &Engine) {
     let (stop, mut times) = (AtomicBool::new(false), Vec::new());
     let slowest = thread::scope(|scope| {
@@ -218,11 +218,11 @@ impl Request {
     }
 }
 
-/// Numbers that look random, the same every time.
+/// Pseudorandom numbers, the same in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// A place in a table of so many.
+    /// An index into a table of this length.
     pub(crate) fn index(&mut self, end: usize) -> usize {
         usize::try_from(self.below(end as u64)).unwrap_or(0)
     }

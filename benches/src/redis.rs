@@ -1,4 +1,4 @@
-//! The group `redis`: what a decision costs that a fleet takes together, on one server that this starts.
+//! The group `redis`: the cost of a decision with a shared store, on one server that the benchmark starts.
 
 use std::error::Error;
 use std::process::Command;
@@ -18,14 +18,14 @@ mod memory;
 use load::{Bench, RunTotals};
 pub(crate) use lua::TEXT as GCRA_IN_LUA;
 
-/// Keys that requests are for, by chance.
+/// Keys of requests, chosen at random.
 const KEYS: usize = 100_000;
 /// Requests in flight where there are many.
 const TASKS: usize = 64;
 const ROUNDS: usize = 5;
-/// Of what is timed by the wall: short ones, of which some are undisturbed.
+/// Rounds of measurements by the wall clock: short ones, some of which are undisturbed.
 const SHORT_ROUNDS: usize = 15;
-/// A server's processor time goes in steps of 10 ms: half a percent of this.
+/// A server's processor time has a resolution of 10 ms: half a percent of this.
 const LONG: Duration = Duration::from_secs(2);
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -33,7 +33,7 @@ const SHORT: Duration = Duration::from_millis(200);
 const COUNT: u64 = 1_000;
 const BURST: u64 = 1_000;
 
-/// What the case of a stopped store may take beyond its timeout.
+/// The target for the case of a stopped store, beyond its timeout.
 const TIMEOUT: Duration = Duration::from_millis(5);
 const LATE: Duration = Duration::from_millis(5);
 const STOPPED_EACH: usize = 100;
@@ -77,8 +77,8 @@ fn rate() -> Rate {
     Rate::per_hour(COUNT).burst(BURST)
 }
 
-/// Rounds of two sides in turns: the least of each, and their ratio. The server, the client and whatever
-/// else runs share the cores, and what they take from each other only adds time.
+/// Alternating rounds of two sides: the minimum of each, and their ratio. The server, the client and all other
+/// processes share the cores, and interference only adds time.
 fn fastest(
     ours: impl FnMut() -> Result<f64, Failure>,
     theirs: impl FnMut() -> Result<f64, Failure>,
@@ -89,7 +89,7 @@ fn fastest(
     Ok((ours, theirs, ours / theirs))
 }
 
-/// Rounds of two sides in turns: the medians of each, and of the ratios of their rounds.
+/// Alternating rounds of two sides: the medians of each, and of the rounds' ratios.
 fn alternate_rounds(
     ours: impl FnMut() -> Result<f64, Failure>,
     theirs: impl FnMut() -> Result<f64, Failure>,
@@ -128,7 +128,7 @@ fn add(report: &mut Report, case: &str, peer: &'static str, numbers: (f64, f64, 
     report.add(line.target(Some(most)));
 }
 
-/// The server's part of an exact decision, against a script as one would write it by hand.
+/// The server's part of an exact decision, against a handwritten script.
 fn exact(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let redis = bench.connect(|builder| builder)?;
     let limiter = redis.limiter("exact", rate()).build()?.into();
@@ -143,7 +143,7 @@ fn exact(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What merging gains: many at a time against one.
+/// The gain of merging: many concurrent requests against one.
 fn merged(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let redis = bench.connect(|builder| builder)?;
     let limiter = redis.limiter("exact", rate()).build()?.into();
@@ -163,7 +163,7 @@ fn merged(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A node that spends what it has taken, against one that asks each time.
+/// A node that spends leased tokens, against one that queries the store for each request.
 fn leased(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let redis = bench.connect(|builder| builder)?;
     let rate = Rate::per_second(1_000_000).burst(1_000_000);
@@ -197,7 +197,7 @@ fn leased(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a refusal costs, by the server and by the client, against an admission.
+/// The cost of a denial, by the server and by the client, against an admission.
 fn denials(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let far = bench.connect(|builder| builder.deny_cache(0))?;
     let near = bench.connect(|builder| builder)?;
@@ -236,13 +236,13 @@ fn denials(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long a decision takes while the store is stopped.
+/// How long a decision takes while the store is suspended.
 fn stopped(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let redis = bench.connect(|builder| builder.timeout(TIMEOUT))?;
     let limiter = redis.limiter("stopped", rate()).build()?.into();
     bench.warm_keys(&limiter, 1);
     bench.server.pause();
-    // One stall of this machine is late for all tasks, and by that alone more than one in a thousand.
+    // A stall of this machine delays all tasks, and by itself affects more than one request in a thousand.
     let p999s = (0..ROUNDS).map(|_| {
         let times = bench.decision_times(&limiter, TASKS, STOPPED_EACH);
         tail::percentile_at(&times, 0.999) / 1e6
@@ -261,7 +261,7 @@ fn stopped(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A run in which all passed; else it measured something else.
+/// A run in which all requests passed; otherwise it measured something else.
 fn passed(ran: RunTotals) -> Result<RunTotals, Failure> {
     match ran.decisions - ran.admitted {
         0 => Ok(ran),

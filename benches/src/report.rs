@@ -1,4 +1,4 @@
-//! What comes out: a table for people, or one line of JSON for each case and peer.
+//! The report: a table for people, or one line of JSON for each case and peer.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::machine;
 
-/// Ours against one peer in one case. Lower is better; what has to be met is in `target`.
+/// Our limiter against one peer in one case. Lower is better; `target` is the bound.
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
     pub(crate) group: &'static str,
@@ -19,14 +19,14 @@ pub(crate) struct Line {
     /// The ratio that this project promises.
     #[serde(skip)]
     pub(crate) target: Option<f64>,
-    /// Rounds kept although a thread lost its core in them, because reruns didn't help.
+    /// Rounds that were kept although a thread lost its core, because reruns didn't help.
     #[serde(skip)]
     pub(crate) disturbed: usize,
 }
 
-/// Collects lines; with `json` it prints each at once.
+/// Collects lines; with `json` it prints each immediately.
 pub(crate) struct Report {
-    /// The machine, as it was before any case chose a core.
+    /// The machine, described before any case chose a core.
     machine: String,
     json: bool,
     group: &'static str,
@@ -69,12 +69,12 @@ impl Report {
         self.lines.push(line);
     }
 
-    /// The lines so far, for whoever passes them on.
+    /// The lines so far, to pass them on.
     pub(crate) fn into_lines(self) -> Vec<Line> {
         self.lines
     }
 
-    /// Prints the table, or says what kept the lines from being printed.
+    /// Prints the table, or returns why the lines couldn't be printed.
     pub(crate) fn finish(self) -> io::Result<()> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -98,7 +98,7 @@ impl Report {
         for row in &rows {
             for (column, cell) in row.iter().enumerate() {
                 let width = widths[column];
-                // Names to the left, numbers to the right.
+                // Names are aligned left, numbers right.
                 match column {
                     3 | 4 | 6 | 7 => write!(out, "{cell:>width$}  ")?,
                     8 => write!(out, "{cell}")?,

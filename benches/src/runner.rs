@@ -1,5 +1,5 @@
-//! Takes turns: in every round ours runs next to each peer, and the result is the median of the
-//! rounds' own ratios, so that what slows the machine down slows both sides of a ratio.
+//! Alternating measurements: in every round, our limiter runs next to each peer, and the result is the median
+//! of the rounds' own ratios. So whatever slows the machine down slows both sides of a ratio.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ pub(crate) const RERUNS: usize = 5;
 /// How long one measurement takes: short, so that most see no context switch.
 pub(crate) const SAMPLE: Duration = Duration::from_micros(400);
 
-/// What one measurement gave.
+/// The result of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
-    /// For one call on one thread.
+    /// For each call on one thread.
     pub(crate) nanos: f64,
-    /// Whether a measuring thread lost its core meanwhile.
+    /// Whether a measuring thread lost its core during the measurement.
     pub(crate) switched: bool,
 }
 
-/// Something that can be measured again and again.
+/// Something that can be measured repeatedly.
 pub(crate) trait Measure {
     fn sample(&mut self) -> Sample;
 }
 
-/// Another limiter, or another way of doing the same.
+/// Another limiter, or another way to do the same.
 pub(crate) struct Peer<'a> {
     pub(crate) name: &'static str,
     pub(crate) measure: Box<dyn Measure + 'a>,
@@ -59,7 +59,7 @@ pub(crate) struct OneThread<'a> {
 }
 
 impl<'a> OneThread<'a> {
-    /// `run` makes as many calls as it is told.
+    /// `run` makes as many calls as its argument.
     pub(crate) fn new(mut run: impl FnMut(u64) + 'a) -> Self {
         let calls = calls_for_a_sample(|calls| {
             let watch = Stopwatch::start();
@@ -69,7 +69,7 @@ impl<'a> OneThread<'a> {
         Self::fixed(calls, run)
     }
 
-    /// As [`new`](Self::new), with a number of calls that is given.
+    /// Like [`new`](Self::new), with a fixed number of calls.
     pub(crate) fn fixed(calls: u64, run: impl FnMut(u64) + 'a) -> Self {
         Self {
             run: Box::new(run),
@@ -105,7 +105,7 @@ pub(crate) fn calls_for_a_sample(mut nanos_for: impl FnMut(u64) -> f64) -> u64 {
     }
 }
 
-/// Measures a case against all its peers in turns and adds a line for each.
+/// Measures a case alternately with all its peers, and adds a line for each.
 pub(crate) fn compare(
     report: &mut Report,
     case: &str,
@@ -133,7 +133,7 @@ pub(crate) fn compare(
     }
 }
 
-/// Nanoseconds for one call, measured next to each other.
+/// Nanoseconds for each call, measured next to each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Round {
     ours: f64,
@@ -147,7 +147,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Runs a round, and again if a thread lost its core in it.
+    /// Runs a round, and repeats it if a thread lost its core.
     fn add_round(&mut self, ours_first: bool, ours: &mut dyn Measure, theirs: &mut dyn Measure) {
         let mut run = || {
             let (ours, theirs) = if ours_first {
@@ -177,7 +177,7 @@ impl Rounds {
         }
     }
 
-    /// The rounds that count, and how many of them were disturbed: none if enough were not.
+    /// The rounds that count, and how many of them were disturbed: 0 if enough were undisturbed.
     fn settled(mut self) -> (Vec<Round>, usize) {
         let missing = MIN_CLEAN_ROUNDS.saturating_sub(self.clean.len());
         self.disturbed.truncate(missing);

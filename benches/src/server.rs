@@ -1,5 +1,5 @@
-//! The group `server`: what a decision costs the service over each protocol, beside other servers that run at the
-//! same time on the same core, each asked in turns.
+//! The group `server`: the service's cost of a decision over each protocol, against other servers that run at
+//! the same time on the same core, measured alternately.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub(crate) use processes::command;
 type Failure = Box<dyn Error>;
 
 const ROUNDS: usize = 5;
-/// Calls in a round of the tools that count calls: about a second.
+/// Calls in a round of tools that count calls: about a second.
 const CALLS: u64 = 80_000;
 const PIPELINED_CALLS: u64 = 800_000;
 const SECONDS: u64 = 1;
@@ -39,7 +39,7 @@ const CONNECTIONS: u64 = 10;
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 1000000/s burst 1000000}]";
 const THROTTLE: [&str; 4] = ["key:__rand_int__", "1000000", "1000000", "1"];
 
-/// The policy of many rules: three of them match.
+/// The policy with many rules, three of which match.
 const RULES: usize = 10_000;
 const POLICY_KEYS: u64 = 1_000_000;
 
@@ -83,9 +83,9 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends so many requests of Envoy's protocol over one connection, one after the other.
+/// Sends this many requests of Envoy's protocol over one connection, one after the other.
 pub(crate) fn send_rls_requests(address: SocketAddr, requests: u64) -> Result<(), Failure> {
-    // Of one key, and for as long as it takes under callgrind.
+    // One key, and as long as it takes under callgrind.
     let mut generator = Generator::new(address, 1, &Grpc::default(), 1)?;
     let ran = generator.run(RequestPace::OneByOne(requests), Duration::from_secs(3_600))?;
     let is_whole = ran.times.len() as u64 == requests;
@@ -93,7 +93,7 @@ pub(crate) fn send_rls_requests(address: SocketAddr, requests: u64) -> Result<()
     all.ok_or_else(|| format!("{} of {requests} were answered", ran.times.len()).into())
 }
 
-/// The servers, and what tools read.
+/// The servers, and the tools' files.
 struct ServerSet {
     ours: Server,
     tonic: Server,
@@ -126,7 +126,7 @@ impl<'a> ServerSide<'a> {
         }
     }
 
-    /// Nanoseconds of the server's processor time for a decision, and decisions a second.
+    /// Nanoseconds of the server's processor time for each decision, and decisions in a second.
     fn measure(&mut self) -> Result<(f64, f64), Failure> {
         let before = self.server.cpu();
         let load = (self.load)().map_err(|error| format!("{}: {error}", self.name))?;
@@ -135,13 +135,13 @@ impl<'a> ServerSide<'a> {
     }
 }
 
-/// Rounds of all sides in turns. The first is ours; each of the others makes two lines.
+/// Alternating rounds of all sides. The first is ours; each of the others makes two lines.
 fn compare(report: &mut Report, case: &str, sides: &mut [ServerSide<'_>]) -> Result<(), Failure> {
     let mut rounds = vec![Vec::new(); sides.len()];
     for round in 0..=ROUNDS {
         for (side, seen) in sides.iter_mut().zip(&mut rounds) {
             let measured = side.measure()?;
-            // The first one warms up.
+            // The first round warms up.
             if round > 0 {
                 seen.push(measured);
             }
@@ -257,7 +257,7 @@ fn resp(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ours where all are refused beside ours where all pass, by one key each.
+/// Our service with denials only against the same with admissions only, with one key each.
 fn denials(report: &mut Report, all: &ServerSet, built: &BuiltServer) -> Result<(), Failure> {
     let full = Server::tollgate(built, "limits: [{name: per-user, key: user, rate: 1/d}]")?;
     let body = all.files.path("rls");
@@ -301,7 +301,7 @@ fn denials(report: &mut Report, all: &ServerSet, built: &BuiltServer) -> Result<
     compare(report, "refusal-resp-1", &mut sides)
 }
 
-/// Ours with many rules beside ours with one.
+/// Our service with many rules against the same with one.
 fn policy(report: &mut Report, built: &BuiltServer) -> Result<(), Failure> {
     let (many, one) = (
         Server::tollgate(built, &rules())?,
@@ -325,7 +325,7 @@ fn policy(report: &mut Report, built: &BuiltServer) -> Result<(), Failure> {
     compare(report, "policy-rls", &mut sides)
 }
 
-/// Three rules for everybody, among many for certain tenants.
+/// Three rules for all clients, among many for certain tenants.
 fn rules() -> String {
     let mut text = "limits:\n".to_owned();
     for number in 3..RULES {

@@ -1,5 +1,5 @@
-//! The group `shaping`: what a trigger, an item and a log line cost, whether a pacer keeps its rate, and how much a pipe
-//! carries. Targets are in the peer `target`.
+//! The group `shaping`: the cost of a trigger, an item and a log line, the accuracy of a pacer's rate, and the
+//! throughput of a pipe. Targets are in the peer `target`.
 
 use std::future::IntoFuture;
 use std::hint::black_box;
@@ -16,10 +16,10 @@ use crate::timing::Stopwatch;
 mod logs;
 mod pipes;
 
-/// So long that nothing fires while it is measured.
+/// So long that nothing fires during the measurement.
 const LONG_DELAY: Duration = Duration::from_secs(3600);
 const KEYS: u64 = 1_000_000;
-/// What a pacer lets go, and how fast.
+/// The number of paced items, and their rate.
 const PACED: u64 = 200_000;
 const PER_SECOND: u64 = 100_000;
 
@@ -40,7 +40,7 @@ pub(crate) fn run(report: &mut Report) {
     report.note("pacer-100k: 200,000 tasks await their turns at 100,000/s on the 1 ms timer of tokio; by how much the time from the first to the last is off");
 }
 
-/// The median of rounds of a measurement, those without a context switch if there are enough.
+/// The median of a measurement's rounds, without those with a context switch if there are enough others.
 fn settled_measurement(measure: &mut dyn Measure) -> (f64, usize) {
     let (mut clean, mut disturbed) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -64,7 +64,7 @@ fn settled_measurement(measure: &mut dyn Measure) -> (f64, usize) {
     (median(clean), many)
 }
 
-/// A number that has to stay below another.
+/// A number with an upper bound.
 fn against_target(report: &mut Report, case: &str, (ours, most, unit): (f64, f64, &'static str)) {
     report.add(Line::new(case, "target", (ours, most, unit), ours / most).target(Some(1.0)));
 }
@@ -91,7 +91,7 @@ fn debounce(report: &mut Report) {
     let live = alloc::live();
     trigger.sample();
     let bytes = as_f64((alloc::take_peak() - live) as u64);
-    // The stopwatch reads a file of the system, so a byte or none is told by the difference to a round without calls.
+    // The stopwatch allocates when it reads a system file, so the difference to a round without calls counts.
     alloc::take_peak();
     let live = alloc::live();
     OneThread::fixed(1, |_| {}).sample();
@@ -140,7 +140,7 @@ fn pacer(report: &mut Report) {
             report.note("no pacer at this rate");
             return;
         };
-        // From the first that left to the last: before that, tasks are made.
+        // From the first item to the last, because tasks are made before that.
         let took = runtime.block_on(async {
             let watch = Stopwatch::start();
             let leaves = |_| {

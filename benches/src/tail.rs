@@ -1,4 +1,4 @@
-//! How long the slow calls take: each call timed on its own, ours and governor's in turns.
+//! The latency of slow calls: each call timed by itself, ours and governor's alternately.
 
 use std::hint::black_box;
 
@@ -13,8 +13,7 @@ const CALLS: usize = 10_000;
 /// The unit of each line names its percentile.
 const PERCENTILES: [(&str, f64); 3] = [("ns-p50", 0.5), ("ns-p99", 0.99), ("ns-p99.9", 0.999)];
 
-/// Adds a line for each percentile. Both sides include one read of the counter, which is what it
-/// takes to time a call.
+/// Adds a line for each percentile. Both sides include one read of the counter, which timing a call needs.
 pub(crate) fn run(report: &mut Report) {
     let clock = quanta::Clock::new();
     let ours = peers::tollgate_gate(Load::ADMIT);

@@ -1,4 +1,4 @@
-//! What the machine says about a measurement: time passed, processor time, context switches.
+//! The machine's own measurements: elapsed time, processor time, context switches.
 
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -32,7 +32,7 @@ pub(crate) fn std_now() -> Instant {
     Instant::now()
 }
 
-/// One read of the wall clock, for limiters that ask for it.
+/// One read of the wall clock, for limiters that need it.
 #[expect(clippy::disallowed_methods, reason = "throttlecrab takes wall time")]
 #[inline]
 pub(crate) fn wall_now() -> SystemTime {
@@ -53,8 +53,8 @@ pub(crate) fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// How often the calling thread lost its core so far, of its own accord or not. Without Linux's
-/// `/proc` it is always 0, and then no round is run again.
+/// How often the calling thread lost its core so far, voluntarily or not. Without Linux's `/proc` it is always
+/// 0, and then no round is repeated.
 pub(crate) fn context_switches() -> u64 {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     status
@@ -64,22 +64,22 @@ pub(crate) fn context_switches() -> u64 {
         .sum()
 }
 
-/// How long the calling thread was ready to run but had no core so far. Without Linux's `/proc` it
-/// is always zero.
+/// How long the calling thread was ready to run without a core so far. Without Linux's `/proc` it is always
+/// zero.
 pub(crate) fn core_wait_time() -> Duration {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split_whitespace().nth(1).map(str::parse);
     Duration::from_nanos(nanos.and_then(Result::ok).unwrap_or(0))
 }
 
-/// Bytes of this process that are in memory now, in pages of 4 KiB.
+/// Resident bytes of this process, in pages of 4 KiB.
 pub(crate) fn resident_bytes() -> u64 {
     let sizes = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = sizes.split_whitespace().nth(1).map(str::parse::<u64>);
     pages.and_then(Result::ok).unwrap_or(0) * 4096
 }
 
-/// Processor time of all threads that live now. A thread that ended takes its time with it.
+/// Processor time of all live threads. A thread that ended takes its time with it.
 pub(crate) fn cpu_time() -> Duration {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {
         return Duration::ZERO;

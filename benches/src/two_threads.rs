@@ -1,5 +1,5 @@
-//! Two threads that start together and stop together, so that every call that counts was made
-//! while both were at it. One of them is the caller's.
+//! Two threads that start and stop together, so that every call that counts was made while both ran. One of
+//! them is the caller's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,14 +11,14 @@ use crate::peers::{Gate, Padded};
 use crate::runner::{Measure, Sample, as_f64, calls_for_a_sample};
 use crate::timing::{self, Stopwatch};
 
-/// Calls between two looks at whether the other thread is done.
+/// Calls between two checks whether the other thread is done.
 const BATCH: u64 = 256;
 
-/// What a thread does: its number and how many calls to make; returns how many were admitted.
+/// The work of a thread: its number and how many calls to make; returns how many were admitted.
 pub(crate) type Work = Arc<dyn Fn(usize, u64) -> u64 + Send + Sync>;
 
-/// The caller's thread and a helper, which spins for work as long as this lives: both stay on the
-/// cores they have, where a sleeping thread might wake up on the other's.
+/// The caller's thread and a helper, which spins between jobs: both stay on their cores, while a sleeping
+/// thread might wake up on the other's.
 pub(crate) struct ThreadPair {
     jobs: Sender<Job>,
     shares: Receiver<ThreadShare>,
@@ -38,7 +38,7 @@ enum RunLength {
     Time(Duration),
 }
 
-/// What one thread did.
+/// The part of one thread.
 struct ThreadShare {
     nanos: f64,
     calls: u64,
@@ -46,7 +46,7 @@ struct ThreadShare {
     switched: bool,
 }
 
-/// Where the threads of a job wait for each other.
+/// A barrier for the threads of a job.
 struct StartBarrier {
     threads: usize,
     arrived: Padded<AtomicUsize>,
@@ -61,7 +61,7 @@ impl ThreadPair {
             loop {
                 match queue.try_recv() {
                     Ok(job) => {
-                        // The crew is gone, and so is the interest in the share.
+                        // The receiver is gone if the pair was dropped.
                         let _ = sender.send(job.run(1));
                     }
                     Err(TryRecvError::Empty) => std::hint::spin_loop(),
@@ -102,8 +102,7 @@ impl ThreadPair {
         }
     }
 
-    /// Admitted a second while both threads hammer one limiter for this long, from when it was
-    /// empty.
+    /// Admissions in a second while both threads call one limiter for this long, starting with an empty one.
     pub(crate) fn admitted_per_second(&self, gate: Arc<dyn Gate>, time: Duration) -> f64 {
         while gate.allow() {}
         let watch = Stopwatch::start();
@@ -150,7 +149,7 @@ impl ThreadPair {
     }
 }
 
-/// One kind of work on the threads of a crew.
+/// One kind of work on a pair of threads.
 pub(crate) struct TwoThreadPeer<'a> {
     crew: &'a ThreadPair,
     threads: usize,
@@ -164,7 +163,7 @@ impl Measure for TwoThreadPeer<'_> {
         let shares = self.crew.run(self.threads, length, Arc::clone(&self.work));
         let nanos: f64 = shares.iter().map(|share| share.nanos).sum();
         let calls: u64 = shares.iter().map(|share| share.calls).sum();
-        // A thread that hardly got to it was not there: then the other ran alone.
+        // A thread with hardly any calls was off its core: then the other ran alone.
         let least = shares.iter().map(|share| share.calls).min().unwrap_or(0);
         let alone = least < calls / (8 * self.threads as u64);
         Sample {
@@ -176,7 +175,7 @@ impl Measure for TwoThreadPeer<'_> {
 
 impl Job {
     fn run(&self, index: usize) -> ThreadShare {
-        // Once to come together, and once more after the slow read of the counters.
+        // Once to start together, and once more after the slow read of the counters.
         self.meeting.wait(1);
         let before = timing::context_switches();
         self.meeting.wait(2);
@@ -207,7 +206,7 @@ impl RunLength {
 }
 
 impl StartBarrier {
-    /// Spins until every thread has come here this many times.
+    /// Spins until every thread has arrived this many times.
     fn wait(&self, times: usize) {
         self.arrived.0.fetch_add(1, Ordering::AcqRel);
         let mut turns = 0_u32;

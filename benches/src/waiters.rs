@@ -1,5 +1,5 @@
-//! Many tasks that wait on one limiter: how long all of them take, in which order they pass, what one costs
-//! in processor time and memory, and what passes if most of them give up.
+//! Many tasks that wait on one limiter: the total time, the order, the processor time and memory of each, and
+//! the throughput if most of them give up.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ pub(crate) trait Queue: Send + Sync + 'static {
     /// Waits as the task of this number.
     fn wait_to_pass(&self, who: u32) -> impl Future<Output = ()> + Send + '_;
 
-    /// All tasks are in the queue: turns begin, if they haven't yet.
+    /// All tasks are in the queue: permits may be granted from now on.
     fn start_wait(&self) {}
 }
 
-/// Tasks that wait again and again, and give up when it takes too long.
+/// Tasks that wait repeatedly, and give up after a timeout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CancelStorm {
     pub(crate) tasks: u32,
@@ -30,15 +30,15 @@ pub(crate) struct CancelStorm {
     pub(crate) lasts: Duration,
 }
 
-/// What became of a crowd of waiters.
+/// The results of a crowd of waiters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) seconds: f64,
-    /// Processor time a waiter in microseconds, all threads together.
+    /// Processor time for each waiter in microseconds, all threads together.
     pub(crate) cpu_micros: f64,
-    /// Bytes a waiter at the peak, its task included.
+    /// Bytes for each waiter at the peak, its task included.
     pub(crate) bytes: f64,
-    /// Waiters that passed later than one who came after them.
+    /// Waiters that passed after one that came later.
     pub(crate) overtaken: f64,
 }
 
@@ -46,7 +46,7 @@ struct WaiterCrowd<Q> {
     queue: Q,
     came: AtomicUsize,
     passed: AtomicUsize,
-    /// Who passed, in order.
+    /// The waiters that passed, in order.
     order: Vec<AtomicU32>,
     all_passed: Notify,
 }
@@ -70,8 +70,9 @@ pub(crate) fn run<Q: Queue>(count: u32, queue: impl FnOnce() -> Q) -> Outcome {
         for who in 0..count {
             tokio::spawn(wait(Arc::clone(&crowd), who));
         }
-        // A task that is woken goes to the back of tokio's run queue, behind tasks that were never polled and would pass
-        // without a wait. Turns that begin when all are in the queue are noticed in their order.
+        // A woken task goes to the back of tokio's run queue, behind tasks that were never polled and would
+        // pass without a wait. If permits are granted only when all are in the queue, tasks notice them in
+        // order.
         while crowd.came.load(Ordering::Relaxed) < crowd.order.len() {
             tokio::task::yield_now().await;
         }
@@ -100,7 +101,7 @@ async fn wait<Q: Queue>(crowd: Arc<WaiterCrowd<Q>>, who: u32) {
     }
 }
 
-/// How many passed after somebody who had come later.
+/// How many passed after a waiter that had come later.
 fn count_overtaken(order: &[AtomicU32]) -> u64 {
     let mut latest = 0;
     let mut count = 0;
@@ -112,7 +113,7 @@ fn count_overtaken(order: &[AtomicU32]) -> u64 {
     count
 }
 
-/// Counts how often one task passes in `time`, waiting before each: a second's worth of it.
+/// Counts how often one task passes in `time`, with a wait before each: a second's worth of it.
 pub(crate) fn pace<Q: Queue>(queue: impl FnOnce() -> Q, seconds: f64) -> f64 {
     let runtime = Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime of one thread can be built");
@@ -131,7 +132,7 @@ pub(crate) fn pace<Q: Queue>(queue: impl FnOnce() -> Q, seconds: f64) -> f64 {
     })
 }
 
-/// Counts how many waits end in time while a storm lasts.
+/// Counts how many waits succeed in time during a storm.
 pub(crate) fn storm<Q: Queue>(queue: impl FnOnce() -> Q, storm: CancelStorm) -> f64 {
     let runtime = Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime of one thread can be built");

@@ -15,7 +15,7 @@ use crate::waiters::{self, CancelStorm, Outcome, Queue};
 const ROUNDS: usize = 15;
 const WAITERS: u32 = 100_000;
 const CROWD_RATE: u32 = 50_000;
-/// Cases without so much between the peers.
+/// Rounds of cases in which the peers differ less.
 const FEW_ROUNDS: usize = 5;
 const STORM_RATE: u32 = 50;
 const STORM_BURST: u32 = 5;
@@ -35,7 +35,7 @@ impl Queue for Limiter {
     }
 }
 
-/// A limiter whose turns begin when all are in its queue.
+/// A limiter that grants permits once all waiters are in its queue.
 struct OpenedLimiter {
     limiter: Limiter,
     rate: Rate,
@@ -151,7 +151,7 @@ fn crowd(report: &mut Report) {
     );
 }
 
-/// As many keys as waiters, all of them empty, whose turns come one after the other at the crowd's rate.
+/// As many keys as waiters, all of them empty, which become free one after the other at the crowd's rate.
 fn crowd_on_keys(report: &mut Report) {
     let empty_keys = || {
         let rate = Rate::per_second(u64::from(CROWD_RATE)).burst(u64::from(WAITERS));
@@ -180,7 +180,7 @@ fn crowd_on_keys(report: &mut Report) {
     report.add(line.target(Some(1.0)));
 }
 
-/// Tasks that give up after less than the line takes: what may pass / what passed, for peers passed by them /
+/// Tasks that give up sooner than the queue moves: what may pass / what passed, for peers passed by them /
 /// passed by ours.
 fn cancel_storm(report: &mut Report) {
     let full = || {
@@ -204,7 +204,7 @@ fn cancel_storm(report: &mut Report) {
     report.add(Line::new("cancel-storm", "governor", numbers, ratio));
 }
 
-/// Runs every participant once a round, each round beginning with another one.
+/// Runs every participant once in each round, starting with another one each time.
 fn compare_alternating<T, const N: usize>(
     rounds: usize,
     mut run: impl FnMut(usize) -> T,
@@ -221,7 +221,7 @@ fn compare_alternating<T, const N: usize>(
         .collect()
 }
 
-/// A line against what this project promises and one against each peer.
+/// A line against the target, and one against each peer.
 fn against_target(
     report: &mut Report,
     rounds: &[[Outcome; 3]],
@@ -237,13 +237,13 @@ fn against_target(
     }
 }
 
-/// Nothing against nothing is even.
+/// Zero against zero is even.
 fn ratio(ours: f64, theirs: f64) -> f64 {
     if ours == theirs { 1.0 } else { ours / theirs }
 }
 
-/// One task that waits before each step. The ratio is asked / delivered, for peers delivered by
-/// them / delivered by ours.
+/// One task that waits before each step. The ratio is requested / delivered, for peers delivered by them /
+/// delivered by ours.
 fn pace(report: &mut Report) {
     let rounds: Vec<[f64; 4]> = compare_alternating(ROUNDS, |who| match who {
         0 => waiters::pace(|| ours(PACE, PACE_BURST), PACE_SECONDS),
@@ -262,7 +262,7 @@ fn pace(report: &mut Report) {
         report.add(Line::new("pace-20k", peer, numbers, ratio));
     }
 
-    // What a timer of one millisecond gives when nothing makes up for a late wake-up.
+    // The rate of a one-millisecond timer if nothing compensates for late wake-ups.
     let single = delivered(3);
     let numbers = (single, asked, "1/s");
     report.add(Line::new(

@@ -1,4 +1,4 @@
-//! The breaker's word over all interleavings: who opens it, who probes, and what is left after.
+//! The breaker's word over all interleavings: which call opens it, which one probes, and the state after that.
 
 #![cfg(loom)]
 #![expect(
@@ -28,7 +28,7 @@ fn circuit(probes: u8) -> Arc<Circuit> {
     Arc::new(Circuit::new(terms))
 }
 
-/// Runs both at once, and returns what they say.
+/// Runs both concurrently, and returns their results.
 fn run_both<T: 'static + Send>(
     circuit: &Arc<Circuit>,
     run: impl Fn(&Circuit) -> T + Copy + Send + 'static,
@@ -103,7 +103,7 @@ fn a_probe_that_fails_beside_one_that_succeeds_leaves_one_of_both_and_nothing_in
         assert_eq!(closed, None, "one success of two");
         assert!(matches!(opened, Some(BreakerEvent::Opened { .. })));
         assert_eq!(circuit.state(at(1)), CircuitState::Open);
-        // Its time is twice as long, and no place of a probe is lost.
+        // Its duration has doubled, and no probe's slot is lost.
         assert!(matches!(circuit.admit(at(3)), Admission::Probe(_)));
         assert!(matches!(circuit.admit(at(3)), Admission::Probe(_)));
         assert!(matches!(circuit.admit(at(3)), Admission::Denied { .. }));

@@ -1,5 +1,5 @@
-//! The word of a concurrency limit against its queue, over all interleavings: entering, giving
-//! back, joining the queue, and a limit that changes.
+//! The word of a concurrency limit against its queue, over all interleavings: acquire, release, joining the
+//! queue, and a change of the limit.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -26,8 +26,8 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Counts the visits of whoever holds the one permit, by a load and a store that order nothing:
-/// visits are lost if two are inside at once, or if one doesn't see what the last one did.
+/// Counts the visits of the holders of the only permit, with an unordered load and store: visits are lost if
+/// two holders are inside concurrently, or if one doesn't see what the one before did.
 #[derive(Default)]
 struct Guarded {
     value: AtomicU32,
@@ -114,8 +114,7 @@ fn a_permit_given_back_as_another_joins_the_queue_is_not_lost() {
         };
         guarded.visit();
         held.success();
-        // Nobody barges in: while it waits this is refused, and when it passes they exclude each
-        // other.
+        // No barging: while it waits this is denied, and when it passes the two exclude each other.
         if let Ok(permit) = limiter.try_acquire() {
             guarded.visit();
             permit.success();

@@ -1,9 +1,9 @@
 //! Every race on one shard of a table, over all interleavings: charge, take-over, move by growth or
-//! displacement, change of rate, block, eviction, and a move of what words count from.
+//! displacement, change of rate, block, eviction, and a move of the words' origin.
 //!
-//! Under the model the hash has a fixed seed and the stash one line, so which keys meet is known:
-//! the table has room for as many keys as a model says, keys are small numbers, and each model
-//! asserts that what it is about did happen.
+//! Under the model the hash has a fixed seed and the stash one line, so it is known which keys share a line.
+//! The table has room for as many keys as a model says, keys are small numbers, and each model asserts that the
+//! race it is about did happen.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Runs both at once; what they return.
+/// Runs both concurrently, and returns their results.
 fn run_both(table: &Arc<Table>, bodies: [fn(&Table) -> u64; 2]) -> [u64; 2] {
     let threads = bodies.map(|body| {
         let table = Arc::clone(table);
@@ -53,7 +53,7 @@ fn passes(table: &Table, key: u32) -> u64 {
     u64::from(table.allow(&key))
 }
 
-/// One if the key passes at so many a minute, with the same burst of two. The limiter's own rate is 60.
+/// One if the key passes at this rate in a minute, with the same burst of two. The limiter's own rate is 60.
 fn passes_at(table: &Table, key: u32, a_minute: u64) -> u64 {
     let rate = Tier::new(Algorithm::Gcra, Rate::per_minute(a_minute).burst(2)).unwrap();
     u64::from(table.key(&key).at(&rate).unwrap().allow())
@@ -128,7 +128,7 @@ fn a_key_that_is_charged_while_growth_moves_it_gets_no_more_than_its_burst() {
             ],
         );
         assert_eq!(table.stats().moved, 1);
-        // A charge that the move overtakes may be made twice, which is the safe side.
+        // A charge during the move may be made twice, which is the safe side.
         assert!(passed[0] <= 1 && passed[1] == 1, "{passed:?}");
         assert_eq!([3, 1, 2].map(|key| left(&table, key)), [0, 1, 1]);
     });
@@ -150,8 +150,8 @@ fn a_key_that_is_charged_while_it_is_displaced_gets_no_more_than_its_burst() {
         assert_eq!(table.stats().moved, moved + 1);
         assert!(passed[0] <= 1 && passed[1] == 1, "{passed:?}");
         assert_eq!(left(&table, 5), 0);
-        // The new key stands where the old one stood, with the same word. A charge of the old key
-        // that lands there is made again at the right place, and stays: the safe side.
+        // The new key is where the old one was, with the same word. A charge of the old key that lands there is
+        // made again at the right place, and stays: the safe side.
         assert!(left(&table, 9) <= 1);
     });
 }
@@ -268,7 +268,7 @@ fn a_cancelled_slot_comes_back_or_not_but_never_twice() {
 #[test]
 fn a_key_is_never_judged_by_the_word_of_the_one_whose_slot_it_got() {
     check(3, || {
-        // Key 0 is in the first slot, is idle next, and has nothing left; the others are idle later.
+        // Key 0 is in the first slot, becomes idle first, and has nothing left; the others become idle later.
         let table = table(1, WhenFull::EvictNearestIdle, 0);
         assert!(table.key(&0u32).allow_n(2));
         (1..8).for_each(|key| table.key(&key).block_for(HOUR).unwrap());
@@ -290,7 +290,7 @@ fn threads_at_two_rates_share_the_burst_of_a_new_key() {
                 |table| passes_at(table, 0, 1) + passes_at(table, 0, 1),
             ],
         );
-        // A charge that a change of rate overtakes may be made twice, which is the safe side.
+        // A charge during a change of rate may be made twice, which is the safe side.
         let passed: u64 = passed.iter().sum();
         assert!((1..=2).contains(&passed), "{passed}");
         assert_eq!((left(&table, 0), table.len()), (0, 1));
@@ -305,7 +305,7 @@ fn a_key_that_is_charged_while_a_faster_rate_refuses_it_gets_no_more_than_its_bu
             &table,
             [
                 |table| passes(table, 0) + passes(table, 0),
-                // The second is refused, and takes the word over if that is still at the slower rate.
+                // The second is denied, and takes the word over if that is still at the slower rate.
                 |table| passes_at(table, 0, 600) + passes_at(table, 0, 600),
             ],
         );
@@ -348,7 +348,7 @@ fn a_gift_reaches_a_key_once_at_whichever_rate_it_counts() {
                 |table| passes_at(table, 0, 1) + passes_at(table, 0, 1),
             ],
         );
-        // One was spent, one given, and those that passed.
+        // One was spent, one was refunded, and the rest passed.
         assert!(passed <= 2, "{passed}");
         assert!(passed + left(&table, 0) <= 2, "{passed}");
         assert_eq!(table.len(), 1);
@@ -357,7 +357,7 @@ fn a_gift_reaches_a_key_once_at_whichever_rate_it_counts() {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A time after the table was made: within the year that words count from there, or after it.
+/// A time after the table was made: within the first year of its words, or after it.
 fn day(days: u32) -> Timestamp {
     NOW + days * DAY
 }
@@ -367,8 +367,8 @@ fn passes_on(table: &Table, key: u32, days: u32) -> u64 {
     u64::from(table.key(&key).check_at(day(days), 1).is_allowed())
 }
 
-/// A table of three tokens a key that take 219 days each, with two of the first key's spent: on either side
-/// of the year two are there.
+/// A table with three tokens for each key that take 219 days each, two of the first key's spent: before and
+/// after the end of the year two are there.
 fn slow_table() -> Arc<Table> {
     let table = KeyedLimiter::builder(Rate::every(219 * DAY).burst(3), 1)
         .at_cap(WhenFull::DenyNew)
@@ -445,8 +445,8 @@ fn a_key_that_is_charged_while_the_clock_is_set_back_gets_one_burst_more_at_most
             ],
         );
         assert!(passed[0] <= 2 && passed[1] >= 1, "{passed:?}");
-        // Whoever came last, the clock is right now, and the key has its burst again after the two seconds that
-        // it lasts, and one.
+        // Whichever call came last, the clock is right now, and the key has its burst again after the two
+        // seconds that it takes, and one.
         passes_on(&table, 0, 7);
         let later = day(7) + Duration::from_secs(3);
         let all = table.key(&0u32).check_at(later, 2);

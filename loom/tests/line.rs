@@ -1,8 +1,8 @@
-//! A line against the limit that it is for, over all interleavings: whoever leaves, is woken, gives back or
-//! changes the limit while another comes to wait.
+//! A queue against its limit, over all interleavings: waiters that leave, wake-ups, refunds, and changes of the
+//! limit while another waiter joins.
 //!
-//! Time goes no further than a model says, and a nap beyond that ends only when somebody unparks the thread:
-//! a wake-up that is missing shows as a deadlock.
+//! Time goes no further than a model says, and a sleep beyond that ends only when the thread is unparked: a
+//! missing wake-up shows as a deadlock.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tollgate::{Clock, CompositeLimiter, KeyedLimiter, Limit, Limiter, Rate, Time
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A clock that naps move on, up to a time.
+/// A clock that sleeps advance, up to a time.
 struct ManualClock {
     nanos: AtomicU64,
     last: u64,
@@ -50,7 +50,7 @@ impl Clock for ManualClock {
 type FairLimiter = Limiter<Arc<ManualClock>>;
 type Keys = KeyedLimiter<Arc<ManualClock>>;
 
-/// One in a second, and the first is taken.
+/// One token in a second, and the first is taken.
 fn fair_limiter(last: u64) -> Arc<FairLimiter> {
     let line = Limiter::with_clock(Rate::per_second(1), ManualClock::seconds(last));
     assert!(line.allow());
@@ -64,7 +64,7 @@ fn keys(last: u64) -> Arc<Keys> {
     Arc::new(keys)
 }
 
-/// Runs `model` over all interleavings with at most so many preemptions, which is where races show.
+/// Runs `model` over all interleavings with at most this many preemptions, which is where races show.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -80,7 +80,7 @@ fn run_both<T: Send + Sync + 'static>(shared: &Arc<T>, other: fn(&T), own: fn(&T
     thread.join().unwrap();
 }
 
-/// Whether one that looks once, and goes then, has passed.
+/// Whether a waiter that polls once and then leaves has passed.
 fn passes_at_once(line: &FairLimiter) -> bool {
     line.acquire().wait_for_polls(1) == Some(Ok(()))
 }
@@ -92,7 +92,7 @@ fn has_passed(line: &FairLimiter) {
 #[test]
 fn whoever_is_behind_one_that_leaves_moves_up() {
     check(3, || {
-        // There is no second turn.
+        // No second token comes.
         let line = fair_limiter(1);
         run_both(&line, |line| assert!(!passes_at_once(line)), has_passed);
         assert_eq!(line.waiters(), 0);
@@ -105,7 +105,7 @@ fn one_whose_turn_comes_while_it_leaves_passes_it_on() {
     check(2, || {
         let line = fair_limiter(1);
         let threads = [
-            // A check lets the first pass, who may not notice any more.
+            // A check grants the first waiter its token, which that one may not notice any more.
             |line: &FairLimiter| {
                 line.clock().go_to(SECOND);
                 line.allow()
@@ -117,7 +117,7 @@ fn one_whose_turn_comes_while_it_leaves_passes_it_on() {
             thread::spawn(move || body(&line))
         });
         let passed = threads.map(|thread| thread.join().unwrap());
-        // One turn came: for one of them, or it is there yet.
+        // One token came: one of them has it, or it is there yet.
         let passed = passed.into_iter().filter(|passed| *passed).count();
         assert_eq!(line.clock().now(), Timestamp::from_secs(1));
         assert_eq!(passed + usize::from(line.allow()), 1);
@@ -128,7 +128,7 @@ fn one_whose_turn_comes_while_it_leaves_passes_it_on() {
 #[test]
 fn a_change_is_not_missed_by_one_who_comes() {
     check(3, || {
-        // No turn ever comes by itself.
+        // No token ever comes by itself.
         let change = |line: &FairLimiter| line.set_rate(Rate::per_second(1).burst(2)).unwrap();
         run_both(&fair_limiter(0), change, has_passed);
     });
@@ -185,7 +185,7 @@ fn a_change_of_rate_is_not_missed_by_one_who_comes_to_a_key() {
     });
 }
 
-/// Two of two are held for a second, of which one is spent: whether they were.
+/// Holds two tokens of two for a second, one of which is spent. Returns whether it could.
 fn hold_two(line: &FairLimiter) -> bool {
     let levels = [Limit::estimated("two", line, 2)];
     let held = CompositeLimiter::new().hold(&levels, Duration::from_secs(9));
@@ -204,7 +204,7 @@ fn a_check_never_passes_on_what_is_out() {
         let line = Arc::new(Limiter::with_clock(rate, ManualClock::seconds(0)));
         let theirs = Arc::clone(&line);
         let thread = thread::spawn(move || hold_two(&theirs));
-        // At no time, before the hold or during it or after, does a second pass: what is out doesn't drain.
+        // At no time, before, during or after the hold, does a second request pass: held tokens don't drain.
         let passed = u64::from(line.allow()) + u64::from(line.allow());
         if thread.join().unwrap() {
             assert!(passed <= 1, "{passed} passed beside two that were held");
@@ -226,8 +226,8 @@ fn two_who_settle_give_back_what_they_did_not_spend() {
         });
         let held = both.map(|thread| thread.join().unwrap());
         let held = held.into_iter().filter(|held| *held).count();
-        // Who read the clock before what is out was kept there for a second comes too early, and may be
-        // refused. Nothing drains beside what is out, and each spent one.
+        // A request that read the clock before the hold was recorded for a second comes too early, and may be
+        // denied. Nothing drains while tokens are held, and each request spent one.
         let left = line.peek().remaining;
         assert!(matches!((held, left), (1 | 2, 3) | (2, 2)), "{held} {left}");
     });

@@ -91,7 +91,7 @@ fn a_cancelled_slot_comes_back_only_if_nothing_was_built_on_it() {
                 |l| passes(l, 1) + passes(l, 1),
             ],
         );
-        // Whatever the order, the bucket and the admitted never hold more than the burst.
+        // Whatever the order, the bucket and the admissions together never exceed the burst.
         let left = limiter.peek_at(NOW).remaining;
         assert!(total + left <= 2, "{total} + {left}");
     });
@@ -233,26 +233,26 @@ fn a_handle_on_the_cached_time_always_finds_somebody_who_keeps_it() {
         let upkeep = Arc::new(tollgate::models::UpkeepState::new());
         assert!(upkeep.add_handle());
         upkeep.remove_handle();
-        // The thread ends for want of handles while a new one comes.
+        // The old thread ends because there are no handles, while a new one starts.
         let ending = {
             let upkeep = Arc::clone(&upkeep);
             thread::spawn(move || !upkeep.is_needed() && !upkeep.retire_or_continue())
         };
         let started = upkeep.add_handle();
         let ended = ending.join().unwrap();
-        // Exactly one keeps it: the old thread if it did not end, or the one that was started.
+        // Exactly one runs: the old thread if it did not end, or the new one.
         assert!(upkeep.is_running());
         assert_eq!(ended, started);
     });
 }
 
-/// A time after the limiter was made: within the four and a half years that its word counts from there, or
-/// after them, from day 1,669 on.
+/// A time after the limiter was made: within the four and a half years of its word, or after them, from day
+/// 1,669 on.
 fn day(days: u32) -> Timestamp {
     Timestamp::ZERO + days * Duration::from_secs(86_400)
 }
 
-/// One if a request passes then.
+/// One if a request passes at that time.
 fn passes_on(limiter: &Limiter<Manual>, days: u32) -> u64 {
     u64::from(limiter.check_at(day(days), 1).is_allowed())
 }
@@ -260,7 +260,7 @@ fn passes_on(limiter: &Limiter<Manual>, days: u32) -> u64 {
 #[test]
 fn a_word_that_is_charged_while_it_is_counted_anew_gives_what_it_has() {
     check(|| {
-        // Three tokens that take 219 days each, two of them spent: on either side of the day one is there.
+        // Three tokens that take 219 days each, two of them spent: before and after that day one is there.
         let every = 219 * Duration::from_secs(86_400);
         let limiter = limiter(Rate::every(every).burst(3));
         assert!(limiter.check_at(day(1_600), 2).is_allowed());

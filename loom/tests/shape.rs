@@ -17,7 +17,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// What an action has seen.
+/// The calls that an action has seen.
 #[derive(Default)]
 struct Seen {
     stopped: AtomicBool,
@@ -54,7 +54,7 @@ fn after_a_stop_no_action_starts_whoever_fires() {
         let flushes = debouncer.clone();
         let flusher = thread::spawn(move || flushes.flush());
         debouncer.stop();
-        // Whatever started before has been counted, so this waits for it.
+        // All calls that started before are counted, so this waits for them.
         let drained = debouncer.stop_and_wait_blocking(Duration::MAX);
         assert!(drained.is_ok());
         assert_eq!(Arc::strong_count(&seen), 1, "captures are gone");

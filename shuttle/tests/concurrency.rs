@@ -1,5 +1,5 @@
-//! Permits, waits, deadlines, live changes and keys that come and go, on random schedules. A lost
-//! wake-up shows as a deadlock, which shuttle reports.
+//! Permits, waits, deadlines, live changes and keys that come and go, on random schedules. A lost wake-up shows
+//! as a deadlock, which shuttle reports.
 #![cfg(shuttle)]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn check(model: fn()) {
     Runner::new(RandomScheduler::new_from_seed(8, RUNS), Config::new()).run(model);
 }
 
-/// Counts what is inside, and fails if that is ever above the most.
+/// Counts the threads inside, and fails if there are ever too many.
 struct Inside(AtomicU32);
 
 impl Inside {
@@ -67,7 +67,7 @@ fn everybody_passes() {
     assert_eq!((look.in_use, look.waiting), (0, 0));
 }
 
-/// A wait times out at any moment: before, while and after it is given its permit.
+/// A wait times out at any moment: before, during and after the grant of its permit.
 fn deadlines_lose_nothing() {
     let (limiter, inside) = (limiter(1), Inside::new());
     let waits = [Some(5), Some(10), None].map(|patience| {
@@ -104,7 +104,7 @@ fn deadlines_lose_nothing() {
     assert_eq!((look.in_use, look.waiting), (0, 0));
 }
 
-/// The head of the queue never fits, and those behind it do once it has given up.
+/// The head of the queue never fits, and those behind it do once it has timed out.
 fn an_expired_head_makes_way() {
     let limiter = limiter(2);
     let held = limiter.try_acquire().expect("there is room");
@@ -155,7 +155,7 @@ fn live_changes_strand_nobody() {
     assert_eq!((look.limit, look.in_use, look.waiting), (2, 0, 0));
 }
 
-/// The last permit of a key takes its entry away while another asks for the key.
+/// The last permit of a key removes its entry while another thread requests the key.
 fn keys_come_and_go() {
     let limiter = Arc::new(
         KeyedConcurrencyLimiter::<u32>::builder(1, 2)
@@ -223,7 +223,7 @@ fn two_who_change_the_limit_at_once_leave_one_of_them_for_all_keys() {
         for thread in threads {
             thread.join().expect("no panic");
         }
-        // The key that is there, and those beyond the capacity, which share one gate.
+        // The key in the table, and those beyond the capacity, which share one gate.
         assert_eq!(limiter.peek(&0).limit, limiter.limit());
         assert_eq!(limiter.peek(&1).limit, limiter.limit());
         drop(permit);

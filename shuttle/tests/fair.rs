@@ -1,5 +1,5 @@
-//! A line whose time is kept by whoever is next, on random schedules: whoever comes, goes, is overtaken
-//! or dropped, somebody is woken to keep the time, and nobody waits for ever.
+//! A queue whose head keeps the timer, on random schedules: whichever waiters come, leave, are overtaken or
+//! dropped, one of them is woken to keep the timer, and no waiter waits for ever.
 //!
 //! A lost wake-up shows as a deadlock, which shuttle reports.
 #![cfg(shuttle)]
@@ -12,8 +12,8 @@ use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::{Config, Runner, thread};
 use tollgate::{Clock, FairLimiter, Lanes, Rate, RateDenied, Timestamp};
 
-/// A nap that has an end ends when the schedule says, and time has come that far then; one that has
-/// none ends only when somebody unparks the thread.
+/// A sleep with an end ends when the schedule says so, and advances the time to it. A sleep without one ends
+/// only when the thread is unparked.
 #[derive(Clone, Default)]
 struct SimulatedTimers {
     nanos: Arc<AtomicU64>,
@@ -51,7 +51,7 @@ fn check(model: impl Fn() + Sync + Send + Copy + 'static) {
     Runner::new(RandomScheduler::new_from_seed(8, RUNS), Config::new()).run(model);
 }
 
-/// Runs every body on a thread of its own; how many passed.
+/// Runs every body on a thread of its own. Returns how many passed.
 fn passed(line: &Arc<TimedFairLimiter>, bodies: &[fn(&TimedFairLimiter) -> bool]) -> u64 {
     let start = |body: &fn(&TimedFairLimiter) -> bool| {
         let (line, body) = (Arc::clone(line), *body);
@@ -80,7 +80,7 @@ fn everybody_who_waits_is_served() {
             |line| line.acquire(&2).wait_blocking().is_ok(),
         ];
         assert_eq!(passed(&line, &bodies), 4);
-        // Whoever keeps the time jumps to the next turn and no further.
+        // The keeper of the timer advances to the next token and no further.
         assert_eq!(line.clock().now(), Timestamp::from_secs(3));
     });
 }
@@ -92,7 +92,7 @@ fn those_who_go_leave_the_time_to_others() {
         let bodies: [fn(&TimedFairLimiter) -> bool; 4] = [
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&0).wait_blocking().is_ok(),
-            // These go when they have looked once or twice, whoever keeps the time then.
+            // These leave after one or two polls, whichever thread keeps the timer then.
             |line| matches!(line.acquire(&1).weight(9).wait_for_polls(1), Some(Ok(_))),
             |line| matches!(line.acquire(&2).weight(9).wait_for_polls(2), Some(Ok(_))),
         ];

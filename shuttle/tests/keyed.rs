@@ -26,14 +26,14 @@ fn table(capacity: usize, at_cap: WhenFull) -> Arc<Table> {
     Arc::new(table.expect("a rate that fits"))
 }
 
-/// Runs `model` on schedules with few changes of thread at chosen points, and on plain random ones.
+/// Runs `model` on schedules with few thread switches at chosen points, and on plain random ones.
 fn check(model: impl Fn() + Sync + Send + Copy + 'static) {
     const RUNS: usize = 2_000;
     Runner::new(PctScheduler::new_from_seed(7, 4, RUNS), Config::new()).run(model);
     Runner::new(RandomScheduler::new_from_seed(8, RUNS), Config::new()).run(model);
 }
 
-/// Runs `body` on several threads, with their numbers; what each returned.
+/// Runs `body` on several threads, with their numbers. Returns all results.
 fn together<T: Send + 'static>(table: &Arc<Table>, body: fn(&Table, u32) -> T) -> Vec<T> {
     let threads: Vec<_> = (0..THREADS)
         .map(|number| {
@@ -47,7 +47,7 @@ fn together<T: Send + 'static>(table: &Arc<Table>, body: fn(&Table, u32) -> T) -
         .collect()
 }
 
-/// What passed of each of `keys` keys, over all threads.
+/// How many requests of each of `keys` keys passed, over all threads.
 fn sums(passed: &[Vec<u64>]) -> Vec<u64> {
     (0..passed[0].len())
         .map(|key| passed.iter().map(|of_thread| of_thread[key]).sum())
@@ -56,7 +56,7 @@ fn sums(passed: &[Vec<u64>]) -> Vec<u64> {
 
 #[test]
 fn a_table_that_grows_under_its_threads_limits_every_key() {
-    // Whether a split moves a key depends on who comes first, so over all runs.
+    // Whether a split moves a key depends on the order of threads, so this counts over all runs.
     static MOVED: AtomicU64 = AtomicU64::new(0);
     check(|| {
         let table = table(12, WhenFull::DenyNew);
@@ -69,7 +69,7 @@ fn a_table_that_grows_under_its_threads_limits_every_key() {
             passed
         });
         for (key, passed) in (0u32..).zip(sums(&passed)) {
-            // Six tries each; a charge that a move overtakes may be made twice, never not at all.
+            // Six tries each. A charge during a move may be made twice, never lost.
             let left = table.key(&key).peek().remaining;
             assert!(passed + left <= BURST, "{key}: {passed} and {left} left");
         }
@@ -113,7 +113,7 @@ fn keys_that_go_idle_are_taken_over_while_they_come_back() {
         let passed = together(&table, |table, number| {
             let mut passed = vec![0; 20];
             for turn in 0..10u32 {
-                // Old keys and new ones, all of them on several threads.
+                // Old keys and new ones, each on several threads.
                 let key = (turn * 3 + number) % 20;
                 passed[key as usize] += 2 * u64::from(table.key(&key).allow_n(2));
             }
@@ -148,7 +148,7 @@ fn what_is_cancelled_comes_back_whole_while_the_table_grows() {
         let table = table(12, WhenFull::DenyNew);
         together(&table, |table, number| {
             for turn in 0..4u32 {
-                // Nobody else asks for these keys, but all of them are moved to make room.
+                // No other thread uses these keys, but all of them are moved to make room.
                 assert!(table.allow(&(number, turn)));
                 let slot = table.key(&(number, turn / 2)).reserve(1);
                 slot.expect("two are left").cancel();

@@ -1,6 +1,6 @@
-//! Storms on the line of a limit, on random schedules: some wait, some go at once or after a while, some check,
-//! reserve, give back or change the rate. No more pass than may, everybody who stays passes, and those who
-//! went leave nothing behind.
+//! Storms on the queue of a limit, on random schedules: some waiters stay, some leave immediately or after a
+//! while, some threads check, reserve, refund or change the rate. No more requests pass than may, every waiter
+//! that stays passes, and those that left leave nothing behind.
 #![cfg(shuttle)]
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tollgate::{
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A nap ends when the schedule says, and time has come that far then.
+/// A sleep ends when the schedule says so, and advances the time to its end.
 #[derive(Clone, Default)]
 struct SimulatedTimers {
     nanos: Arc<AtomicU64>,
@@ -39,7 +39,7 @@ fn check(model: impl Fn() + Sync + Send + Copy + 'static) {
     Runner::new(RandomScheduler::new_from_seed(4, RUNS), Config::new()).run(model);
 }
 
-/// What can be waited for: a limit, or a key.
+/// A limit or a key on which threads can wait.
 trait Waited: Send + Sync + 'static {
     type Home<'a>: LimitHandle
     where
@@ -105,7 +105,7 @@ impl Waited for KeyedLimiter<SimulatedTimers> {
     }
 }
 
-/// Runs every body on a thread of its own; one in a second may pass, and one at first.
+/// Runs every body on a thread of its own; one request in a second may pass, and one at first.
 fn run_storm<W: Waited>(limiter: &Arc<W>, bodies: &[fn(&W) -> u64]) -> u64 {
     let start = |body: &fn(&W) -> u64| {
         let (limiter, body) = (Arc::clone(limiter), *body);
@@ -119,7 +119,7 @@ fn run_storm<W: Waited>(limiter: &Arc<W>, bodies: &[fn(&W) -> u64]) -> u64 {
     let now = limiter.now();
     assert!(passed <= 1 + now / SECOND, "{passed} by {now}");
     assert_eq!(limiter.waiters(), 0);
-    // What is left is at most the latest charge.
+    // The debt is at most the latest charge.
     assert!(limiter.check().wait_or_max().as_secs() <= 1);
     passed
 }

@@ -1,4 +1,5 @@
-//! Two stacks over the same limits in opposite orders, with a hold and slots, on random schedules.
+//! Two composite limiters over the same limits in opposite orders, with an estimate and permits, on random
+//! schedules.
 #![cfg(shuttle)]
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tollgate::{
 const PERMITS: u32 = 2;
 const BURST: u64 = 9;
 
-/// Over all schedules, so that it shows that races are lost in some.
+/// Counted over all schedules, to show that races are lost in some.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 struct Model {
@@ -30,12 +31,12 @@ struct Model {
 }
 
 impl Model {
-    /// Time stands still: the bursts are all there is.
+    /// Time stands still, so the bursts are all there is.
     fn new() -> Self {
         let (clock, rate) = (Manual::new(), Rate::per_hour(BURST));
         let algorithm = Algorithm::TokenBucket;
         let exact = StoredKeyLimiter::builder(rate, 4).algorithm(algorithm);
-        // One word, which keeps what is out behind its line.
+        // One word, which keeps held tokens in its queue's state.
         let shared = Limiter::builder(rate);
         Self {
             stacks: [CompositeLimiter::new(), CompositeLimiter::new()],
@@ -62,7 +63,7 @@ impl Model {
         self.inside.fetch_sub(1, Order::SeqCst);
     }
 
-    /// Requests, and estimates of which a part is spent; what was spent.
+    /// Makes requests, and estimates of which a part is spent. Returns what was spent.
     fn run(&self, number: usize) -> u64 {
         let stack = &self.stacks[number % 2];
         let key = self.exact.key(&1);
@@ -118,7 +119,7 @@ fn model() {
     let lost: u64 = model.stacks.iter().map(CompositeLimiter::lost_races).sum();
     LOST.fetch_add(lost, Ordering::Relaxed);
     assert_eq!(model.slots.peek().in_use, 0);
-    // Held tokens come back exactly; what a lost race had charged, unless others built on it.
+    // Held tokens are refunded exactly; a lost race's charge too, unless others built on it.
     let left = model.shared.peek().remaining;
     assert!(spent + left <= BURST, "{spent} {left}");
     assert!(spent + left + lost >= BURST, "{spent} {left} {lost}");
@@ -145,13 +146,13 @@ impl Clock for TickingClock {
         Timestamp::from_nanos(self.0.load(Order::SeqCst))
     }
 
-    /// So that a request reads it once, long before it takes what it holds.
+    /// A request then reads the clock once, long before it takes what it holds.
     fn source_id(&self) -> Option<usize> {
         Some(1)
     }
 }
 
-/// Two of two are held while the clock goes on by a second, and then all spent.
+/// Two tokens of two are held while the clock advances by a second, and then both are spent.
 fn beside_a_clock() {
     let (clock, second) = (TickingClock::default(), Duration::from_secs(1));
     let (start, rate) = (clock.now(), Rate::per_second(1).burst(2));
@@ -173,7 +174,7 @@ fn beside_a_clock() {
         late += u32::from(limiter.allow() && is_late);
     }
     let held = holding.join().expect("no panic");
-    // Whoever passes in the second moment leaves too little for two, and after them it is too late.
+    // A request in the next second leaves too little for two, and after the two it is too late.
     assert!(!held || late == 0, "{late} passed beside two that were out");
 }
 
@@ -184,7 +185,8 @@ fn no_time_passes_between_the_clock_and_the_mark() {
     Runner::new(RandomScheduler::new_from_seed(10, RUNS), Config::new()).run(beside_a_clock);
 }
 
-/// Time stands still, and of three that want one of two estimates all have theirs: who settles wakes who waits.
+/// Time stands still, and three threads that need one of two estimates all get theirs: a settlement wakes a
+/// waiter.
 fn estimates_by_turns() {
     let exact = StoredKeyLimiter::<u8, _>::builder(Rate::per_hour(2), 4)
         .algorithm(Algorithm::TokenBucket)

@@ -1,5 +1,5 @@
-//! A striped limit whose rests go back and forth between a stripe and the shared word, on random
-//! schedules: three threads on one stripe are more than can be tried in every order.
+//! A striped limit whose remainders move between a stripe and the shared word, on random schedules: three
+//! threads on one stripe have more interleavings than can be tried.
 #![cfg(shuttle)]
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn passes(limiter: &Limiter<Manual>, cost: u64) -> u64 {
     cost * u64::from(limiter.check_at(NOW, cost).is_allowed())
 }
 
-/// A lease is 4 tokens. Costs below it are spent from the stripe, a cost of 4 hands its rest back.
+/// A lease is 4 tokens. Costs below it are spent from the stripe, a cost of 4 returns the stripe's remainder.
 fn model() {
     let limiter = Limiter::builder(Rate::per_second(10_000_000).burst(BURST))
         .stripes(1)

@@ -1,4 +1,4 @@
-//! A tree that is asked, changed and given back to by several threads, on random schedules.
+//! A tree with requests, changes and refunds by several threads, on random schedules.
 #![cfg(shuttle)]
 
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn model() {
     let bodies: [fn(&Model) -> u64; 3] = [
         |model| {
             let passed = model.passes(model.leaves[0], 3) + model.passes(model.leaves[0], 5);
-            // Looked, took, and something else refused: it goes back.
+            // Checked and charged, and another limit denied: the charge is refunded.
             if model.tree.would_allow_at(NOW, model.leaves[0], 4)
                 && let Ok(receipt) = model.tree.charge_at(NOW, model.leaves[0], 4)
             {
@@ -95,7 +95,7 @@ fn model() {
             assert_eq!(passed, 6);
         }
     }
-    // Nothing that was given back is missing, and none of it was lent twice.
+    // No refund is missing, and none was granted twice.
     let outside = model
         .tree
         .add_leaf(

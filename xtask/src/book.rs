@@ -18,7 +18,7 @@ pub(crate) fn run() -> Result<PathBuf, String> {
     Ok(root().join("target/book/index.html"))
 }
 
-/// The program, which is installed if it isn't there, or is of another version.
+/// The program, installed if it is missing or has another version.
 fn installed() -> Result<PathBuf, String> {
     let tools = root().join("target/tools");
     let program = tools.join("bin/mdbook");
@@ -32,7 +32,7 @@ fn installed() -> Result<PathBuf, String> {
         let mut install = Command::new(cargo);
         install.args(["install", "--quiet", "--locked", "mdbook"]);
         install.args(["--version", VERSION, "--force"]);
-        // A book that is only built needs no server.
+        // Building the book needs no server.
         install.args(["--no-default-features", "--features", "search"]);
         succeed(install.arg("--root").arg(&tools))?;
     }

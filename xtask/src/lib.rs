@@ -1,4 +1,4 @@
-//! Parts of the chores that the tidy test uses too: the pages of the book, and lists of words.
+//! Parts of the chores that the tidy test shares: the pages of the book, and lists of words.
 
 pub mod pages;
 pub mod words;

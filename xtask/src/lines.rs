@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 
-/// The lines of some sources. Empty lines count as nothing.
+/// The lines of sources. Empty lines don't count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Lines {
     code: usize,
@@ -23,18 +23,18 @@ impl AddAssign for Lines {
     }
 }
 
-/// What a line after `#[cfg(test)]` is a part of.
+/// The part of a file that a line belongs to, after `#[cfg(test)]`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Code,
-    /// The attribute has been read, and the item that it is for begins.
+    /// After the attribute, before its item begins.
     Attributed,
-    /// An item for tests, until the line that closes it at this indentation.
+    /// An item for tests, until the closing line at this indentation.
     Item(usize),
 }
 
 impl Part {
-    /// The part of the line behind this one.
+    /// The part of the line after this one.
     fn after(self, line: &str, indentation: usize) -> Self {
         let is_attribute = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
         let is_whole = line.ends_with([';', ',']) || (line.contains('{') && line.ends_with('}'));
@@ -55,7 +55,7 @@ impl Part {
 }
 
 impl Lines {
-    /// The lines of one file; all of them are a test's if the file is.
+    /// The lines of one file. If the file is a test, all of them are.
     fn total_of(text: &str, is_test: bool) -> Self {
         let (mut lines, mut part) = (Self::default(), Part::Code);
         for raw in text.lines() {
@@ -75,10 +75,10 @@ impl Lines {
     }
 }
 
-/// Prints a table of all crates, and what they come to without the test kit.
+/// Prints a table of all crates, with a total that leaves out the test kit.
 ///
 /// # Errors
-/// A folder or a file can't be read, or nobody reads the table.
+/// If a folder or a file can't be read, or the output is closed.
 pub(crate) fn run(out: &mut impl Write) -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut crates: Vec<PathBuf> = fs::read_dir(root)?

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     match arguments.next().as_deref() {
         None | Some("help" | "--help" | "-h") => {
-            // Nobody is left to tell if the pipe is closed.
+            // The pipe may be closed, and there is no other output.
             let _ = io::stdout().write_all(HELP.as_bytes());
             ExitCode::SUCCESS
         }
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the benchmark as optimized as a user would, and ends as it ends.
+/// Runs the benchmark with a user's optimization, and returns its exit code.
 fn bench(arguments: impl Iterator<Item = String>) -> ExitCode {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
@@ -81,7 +81,7 @@ fn protos(option: Option<&str>) -> ExitCode {
     }
 }
 
-/// Takes all words of all pages as known, and returns those that weren't.
+/// Adds all words of all pages to the dictionary, and returns the new ones.
 fn add_words() -> io::Result<Vec<String>> {
     let mut dictionary = Dictionary::load()?;
     let mut added = Vec::new();

@@ -1,13 +1,13 @@
-//! The pages that people read: the book in `docs/`, and the front page.
+//! The pages for readers: the book in `docs/`, and the front page.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the repository begins.
+/// The root folder of the repository.
 ///
 /// # Panics
-/// If this crate has no folder above it.
+/// If this crate has no parent folder.
 pub fn root() -> &'static Path {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     root.expect("a folder above xtask")
@@ -16,7 +16,7 @@ pub fn root() -> &'static Path {
 /// A Markdown file.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// From the root of the repository, as `docs/start/rust.md`.
+    /// The path from the root of the repository, such as `docs/start/rust.md`.
     pub path: String,
     /// All of its text.
     pub text: String,
@@ -26,15 +26,15 @@ impl Page {
     /// Reads a file by its path from the root.
     ///
     /// # Errors
-    /// The file can't be read.
+    /// If the file can't be read.
     pub fn read(path: &str) -> io::Result<Self> {
         let text = fs::read_to_string(root().join(path))?;
         let path = path.to_owned();
         Ok(Self { path, text })
     }
 
-    /// The lines that people read as sentences, with their numbers: without blocks of code, code in backquotes, targets of
-    /// links, and addresses.
+    /// The prose lines, with their numbers: without blocks of code, code in backquotes, targets of links, and
+    /// addresses.
     pub fn prose(&self) -> impl Iterator<Item = (usize, String)> {
         let mut in_code = false;
         let numbered = self.text.lines().enumerate();
@@ -50,7 +50,7 @@ impl Page {
 fn plain(line: &str) -> String {
     let mut kept = String::with_capacity(line.len());
     for (number, piece) in line.split('`').enumerate() {
-        // What stands between two backquotes is code.
+        // Every second piece is between backquotes, and so code.
         kept.push_str(if number % 2 == 0 { piece } else { " " });
     }
     let mut pieces = kept.split("](");
@@ -67,7 +67,7 @@ fn plain(line: &str) -> String {
 /// All pages of the book and its summary, sorted.
 ///
 /// # Errors
-/// A folder or a file can't be read.
+/// If a folder or a file can't be read.
 pub fn book() -> io::Result<Vec<Page>> {
     let mut paths = Vec::new();
     markdown(&root().join("docs"), &mut paths)?;
@@ -82,7 +82,7 @@ pub fn book() -> io::Result<Vec<Page>> {
 /// All pages of the book, and the front page of the repository.
 ///
 /// # Errors
-/// A folder or a file can't be read.
+/// If a folder or a file can't be read.
 pub fn all() -> io::Result<Vec<Page>> {
     let mut pages = book()?;
     pages.push(Page::read("README.md")?);

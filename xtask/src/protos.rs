@@ -1,11 +1,11 @@
-//! `cargo xtask protos`: what the service's reflection tells, compiled from its `.proto` files.
+//! `cargo xtask protos`: the descriptors of the service's reflection, compiled from its `.proto` files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use protox::Compiler;
 
-/// The files that others are reached from.
+/// The root files, which import the others.
 const ROOTS: [&str; 4] = [
     "envoy/service/ratelimit/v3/rls.proto",
     "grpc/health/v1/health.proto",
@@ -13,12 +13,12 @@ const ROOTS: [&str; 4] = [
     "grpc/reflection/v1alpha/reflection.proto",
 ];
 
-/// What to do with what was compiled.
+/// The action with the compiled descriptors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OutputAction {
-    /// Write it where the service includes it from.
+    /// Write them to the file that the service includes.
     Write,
-    /// Say whether it is what is there.
+    /// Report whether they equal that file.
     Compare,
 }
 

@@ -1,4 +1,4 @@
-//! Words that pages and names use: those that must not come back, and those that are spelled right.
+//! Words in pages and names: those that must not come back, and the dictionary of correct spellings.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ pub struct BannedWord {
 }
 
 impl BannedWord {
-    /// Whether a line has the word by itself, in any case, and outside of the phrases in which it is right.
+    /// Whether a line has the word by itself, in any case, outside of the excepted phrases.
     pub fn is_in(&self, line: &str) -> bool {
         let mut line = line.to_lowercase();
         for phrase in &self.except {
@@ -59,11 +59,11 @@ pub fn identifier_words(identifier: &str) -> Vec<String> {
 
 /// The list of words that must not come back, for `pages` or for `identifiers`.
 ///
-/// A line of the file is `word => what to write instead`, and may end with `; except phrase, other phrase`. Lines that begin
-/// with `#` say something about the list, and `[pages]` begins a part.
+/// A line of the file is `word => what to write instead`, and may end with `; except phrase, other phrase`.
+/// Lines that begin with `#` are comments, and `[pages]` begins a part.
 ///
 /// # Errors
-/// The file can't be read, or a line of it can't be understood.
+/// If the file can't be read, or a line of it isn't valid.
 pub fn banned(part: &str) -> io::Result<Vec<BannedWord>> {
     let path = root().join("xtask/banned-words.txt");
     parse_banned(&fs::read_to_string(path)?, part)
@@ -92,14 +92,14 @@ fn parse_banned(text: &str, part: &str) -> io::Result<Vec<BannedWord>> {
     Ok(words)
 }
 
-/// The words that pages may have: one a line, sorted, in lower case.
+/// The words that pages may use: one a line, sorted, in lower case.
 #[derive(Clone, Debug, Default)]
 pub struct Dictionary {
     words: BTreeSet<String>,
 }
 
 impl Dictionary {
-    /// Where the words are.
+    /// The path of the file.
     pub fn path() -> PathBuf {
         root().join("xtask/known-words.txt")
     }
@@ -107,14 +107,14 @@ impl Dictionary {
     /// Reads the words.
     ///
     /// # Errors
-    /// The file can't be read.
+    /// If the file can't be read.
     pub fn load() -> io::Result<Self> {
         let text = fs::read_to_string(Self::path())?;
         let words = text.lines().map(str::to_owned).collect();
         Ok(Self { words })
     }
 
-    /// The words of a page that aren't known, each with the first line that has it.
+    /// The unknown words of a page, each with the first line that has it.
     pub fn unknown(&self, page: &Page) -> Vec<(usize, String)> {
         let mut seen = BTreeSet::new();
         let mut unknown = Vec::new();
@@ -128,7 +128,7 @@ impl Dictionary {
         unknown
     }
 
-    /// Takes a word as known; whether it wasn't.
+    /// Adds a word. Returns whether it is new.
     pub fn add(&mut self, word: String) -> bool {
         self.words.insert(word)
     }
@@ -136,14 +136,14 @@ impl Dictionary {
     /// Writes the words, sorted.
     ///
     /// # Errors
-    /// The file can't be written.
+    /// If the file can't be written.
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let lines: Vec<_> = self.words.iter().map(String::as_str).collect();
         fs::write(path, lines.join("\n") + "\n")
     }
 }
 
-/// The words of a line that a dictionary can have: of three letters at least, without digits, in lower case.
+/// The words of a line that a dictionary can contain: at least three letters, no digits, in lower case.
 pub fn spelled(line: &str) -> impl Iterator<Item = String> {
     let is_part = |sign: char| sign.is_alphanumeric() || matches!(sign, '\'' | '’' | '_');
     let words = line.split(move |sign: char| !is_part(sign));

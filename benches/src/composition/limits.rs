@@ -1,4 +1,4 @@
-//! Five limits that a request meets, and who sends requests.
+//! Five limits of a request, and the clients that send requests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tollgate::{KeyedLimiter, Limit, Limiter, Rate};
 
 use crate::peers::{self, Load};
 
-/// Users, who come from as many addresses.
+/// Users, and as many addresses.
 pub(crate) const USERS: usize = 1_000;
 const TENANTS: usize = 100;
 
@@ -33,7 +33,7 @@ impl Names {
     }
 }
 
-/// The name of this step, in an order that jumps around.
+/// The name for this step, in an order without locality.
 #[inline(always)]
 pub(crate) fn name_of(names: &[String], step: u64) -> &str {
     let mixed = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
@@ -41,7 +41,7 @@ pub(crate) fn name_of(names: &[String], step: u64) -> &str {
     &names[usize::try_from(index).unwrap_or(0)]
 }
 
-/// Three limits by key, and two that all share.
+/// Three keyed limits, and two that all clients share.
 pub(crate) struct Limits {
     pub(crate) users: KeyedLimiter,
     addresses: KeyedLimiter,
@@ -52,13 +52,13 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Limits that let everything pass.
+    /// Limits that allow everything.
     pub(crate) fn unlimited() -> Self {
         let wide = || Rate::new(1, Duration::from_secs(60)).burst(1_000_000);
         Self::new(wide(), wide())
     }
 
-    /// As [`wide`](Self::unlimited), but users have spent what they had.
+    /// Like [`unlimited`](Self::unlimited), but the users' limits are used up.
     pub(crate) fn users_drained() -> Self {
         let wide = Rate::new(1, Duration::from_secs(60)).burst(1_000_000);
         let limits = Self::new(Rate::per_hour(1).burst(1), wide);
@@ -79,7 +79,7 @@ impl Limits {
         }
     }
 
-    /// What a request meets, narrowest first.
+    /// The limits of a request, narrowest first.
     #[inline(always)]
     pub(crate) fn five(&self, step: u64) -> [Limit<'_>; 5] {
         let names = &self.names;

@@ -1,4 +1,4 @@
-//! A tree of a thousand leaves, on which each decision has a microsecond.
+//! A tree of a thousand leaves, with a target of a microsecond for each decision.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::report::{Line, Report};
 use crate::runner::{MIN_CLEAN_ROUNDS, Measure, ROUNDS, median};
 use crate::two_threads::ThreadPair;
 
-/// What a decision may take, in nanoseconds.
+/// The target for a decision, in nanoseconds.
 const NANOS: f64 = 1_000.0;
 const BRANCHES: u64 = 10;
 const KEYS: u32 = 100;
@@ -45,20 +45,20 @@ impl TreeFixture {
         }
     }
 
-    /// Everybody stays within what is promised.
+    /// Every leaf stays within its guarantee.
     fn within_guarantee() -> Self {
         let branch = Class::new(Rate::per_second(100_000_000));
         Self::new(branch, Class::new(Rate::per_second(1_000_000)))
     }
 
-    /// Everybody borrows from a branch, which borrows from the root.
+    /// Every leaf borrows from a branch, which borrows from the root.
     fn borrowing_from_root() -> Self {
         let (little, much) = (Rate::per_second(1), Rate::per_second(1_000_000_000));
         let class = Class::new(little).ceiling(much);
         Self::new(class, class)
     }
 
-    /// Nobody has anything left.
+    /// All limits are used up.
     fn drained() -> Self {
         let branch = Class::new(Rate::per_second(100_000_000));
         let wood = Self::new(branch, Class::new(Rate::per_hour(1)));
@@ -119,7 +119,7 @@ pub(crate) fn run(report: &mut Report) {
     within(report, "tree-1000-allow-2t", &mut both);
 }
 
-/// The median of a case against what it may take.
+/// The median of a case relative to its target.
 fn within(report: &mut Report, case: &str, ours: &mut dyn Measure) {
     let (mut clean, mut disturbed) = (Vec::new(), Vec::new());
     for _ in 0..2 * ROUNDS {

@@ -1,4 +1,4 @@
-//! Limits by key behind one method: ours and governor's, asked with names of sixteen bytes.
+//! Keyed limiters behind one trait: ours and governor's, with keys of sixteen bytes.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -17,13 +17,13 @@ use crate::peers::Padded;
 use crate::runner::{Measure, OneThread, Sample};
 use crate::two_threads::Work;
 
-/// Anything that lets a request of a key pass or not.
+/// A keyed limiter.
 pub(crate) trait KeyedGate: Send + Sync + 'static {
     #[expect(clippy::ptr_arg, reason = "governor looks keys up by `&String`")]
     fn allow(&self, key: &String) -> bool;
 }
 
-/// One token a period for each key.
+/// One token for each key in a period.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct KeyedLoad {
     period: Duration,
@@ -31,12 +31,12 @@ pub(crate) struct KeyedLoad {
 }
 
 impl KeyedLoad {
-    /// A key stays active for a minute after its last request, and a million are not too many.
+    /// A key stays active for a minute after its last request, and all keys fit.
     pub(crate) const ADMIT: Self = Self {
         period: Duration::from_secs(60),
         burst: 1_000_000,
     };
-    /// The second request of a key is denied, for as long as a benchmark takes.
+    /// The second request of a key is denied, for as long as a benchmark runs.
     pub(crate) const DENY: Self = Self {
         period: Duration::from_secs(3600),
         burst: 1,
@@ -62,15 +62,15 @@ impl KeyedGate for KeyedLimiter {
     }
 }
 
-/// Ours with what it allows and denies counted once more, as it counts itself: on a line of the calling
-/// thread, by a plain load and store. What a counter costs is the difference.
+/// Our limiter with a second counter of the same kind as its own: on a cache line of the calling thread, with a
+/// plain load and store. The difference is the cost of a counter.
 pub(crate) struct RecountedLimiter {
     limiter: KeyedLimiter,
     counts: [Padded<[AtomicU64; 2]>; 2],
 }
 
 thread_local! {
-    /// Which line is the thread's: the benchmark has one thread.
+    /// The thread's cache line: the benchmark has one thread.
     static LINE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -114,7 +114,7 @@ impl<S: std::hash::BuildHasher + Clone + Send + Sync + 'static> KeyedGate for Ke
     }
 }
 
-/// Asks for keys one by one, from a step on; how many passed.
+/// Makes requests for keys one by one, from a step on. Returns how many passed.
 #[inline(always)]
 pub(crate) fn run_calls(
     gate: &impl KeyedGate,
@@ -130,7 +130,7 @@ pub(crate) fn run_calls(
     passed
 }
 
-/// Asks once for each key, so that all are there.
+/// Makes a request for each key, so that all are in the table.
 pub(crate) fn filled<G: KeyedGate>(gate: G, keys: u64) -> Arc<G> {
     let mut buffer = Buffer::new();
     for index in 0..keys {
@@ -144,8 +144,8 @@ pub(crate) const CALLS: u64 = 4096;
 /// Measurements that don't count before each that does.
 const WARM_UP: usize = 4;
 
-/// Whoever ran before left its own tables in the caches, page tables above all; this measures
-/// what a limiter costs once it is at it.
+/// The participant before left its own data in the caches, page tables above all; warming up measures a limiter
+/// in steady use.
 pub(crate) struct WarmedUp<M>(pub(crate) M);
 
 impl<M: Measure> Measure for WarmedUp<M> {
@@ -167,7 +167,7 @@ pub(crate) fn alone<'a>(gate: Arc<impl KeyedGate>, keys: &'a Keys, pass: bool) -
     })
 }
 
-/// The same on two threads, each on a way of its own through the keys.
+/// The same on two threads, each in an order of its own.
 pub(crate) fn work(gate: Arc<impl KeyedGate>, keys: Arc<Keys>) -> Work {
     let steps: [Padded<AtomicU64>; 2] = [0, 1 << 19].map(|step| Padded(AtomicU64::new(step)));
     Arc::new(move |thread, calls| {
@@ -177,10 +177,10 @@ pub(crate) fn work(gate: Arc<impl KeyedGate>, keys: Arc<Keys>) -> Work {
     })
 }
 
-/// How many requests come at once.
+/// How many requests form a batch.
 const BATCH: usize = 16;
 
-/// A loop over ours that asks for sixteen keys at a time.
+/// A loop over our limiter with batches of sixteen keys.
 pub(crate) fn batches(gate: Arc<KeyedLimiter>, keys: &Keys) -> OneThread<'_> {
     let mut buffers = [(); BATCH].map(|()| Buffer::new());
     let mut decisions = Vec::new();

@@ -1,4 +1,4 @@
-//! Ten million new keys, one after the other: what they cost in memory, and the slowest of them.
+//! Ten million new keys, one after the other: their memory, and the slowest insert.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,24 +8,24 @@ use crate::runner::as_f64;
 use crate::timing;
 
 const KEYS: u64 = 10_000_000;
-/// Memory is looked at after each of these.
+/// Memory is measured after each of these.
 const STEP: u64 = 1_000_000;
-/// Inserts between two looks at the time that the thread waited for a core.
+/// Inserts between two measurements of the time that the thread waited for a core.
 const CHUNK: u64 = 2_000;
 
-/// What ten million keys cost.
+/// The cost of ten million keys.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Growth {
-    /// Bytes a key with all of them in.
+    /// Bytes for each key when all of them are in.
     pub(crate) bytes: f64,
-    /// The most bytes a key at any million on the way.
+    /// The most bytes for each key, at any million on the way.
     pub(crate) most_bytes: f64,
-    /// The slowest insert in microseconds, without the time that its thread had no core.
+    /// The slowest insert in microseconds, without the time in which its thread had no core.
     pub(crate) slowest: f64,
 }
 
-/// Runs one participant; to be alone in its process, because memory that another one gave back
-/// would be used again.
+/// Runs one participant. It must be alone in its process, because the allocator reuses memory that another one
+/// freed.
 pub(crate) fn run(who: &str) -> Option<Growth> {
     let load = KeyedLoad::DENY;
     Some(match who {
@@ -36,8 +36,7 @@ pub(crate) fn run(who: &str) -> Option<Growth> {
     })
 }
 
-/// What the slowest check of a flood took, in microseconds: ten times as many hostile keys as there
-/// is room for.
+/// The slowest check in a flood, in microseconds: ten times as many hostile keys as the table has room for.
 pub(crate) fn flood_table() -> f64 {
     const TABLE_ROOM: u64 = 100_000;
     let gate = gates::tollgate_gate(KeyedLoad::DENY, TABLE_ROOM);
@@ -75,8 +74,8 @@ impl CallTimer {
             call(key);
             slowest = slowest.max(self.clock.delta_as_nanos(start, self.clock.raw()));
         }
-        // All waits of the chunk may have been in its slowest call, so this is what that took at
-        // least. Time that a hypervisor took away can't be seen, and stays in.
+        // All waits of the chunk may have been in its slowest call, so this is a lower bound of that call. Time
+        // that a hypervisor took can't be seen, and stays in.
         let waited = timing::core_wait_time().saturating_sub(waited);
         (as_f64(slowest) - waited.as_secs_f64() * 1e9) / 1e3
     }

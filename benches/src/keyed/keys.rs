@@ -1,4 +1,4 @@
-//! Which keys are asked for, and their names: the same on both sides, and cheap to come by.
+//! The keys of requests: the same on both sides, and cheap to produce.
 #![expect(
     unsafe_code,
     reason = "checking that sixteen bytes are text costs more than writing them"
@@ -6,19 +6,19 @@
 
 use crate::runner::as_f64;
 
-/// Keys in the order in which they are asked for, drawn ahead and written out: a loop reads their
-/// names one after the other, which costs next to nothing. After the last it starts again.
+/// Keys in the order of the requests, drawn in advance and stored: reading their names one after the other
+/// costs next to nothing. After the last it starts again.
 pub(crate) struct Keys(Box<[[u8; LENGTH]]>);
 
 /// The bytes of a name.
 const LENGTH: usize = 16;
-/// How many are drawn ahead, a power of two.
+/// How many are drawn in advance, a power of two.
 const DRAWS: u64 = 1 << 20;
-/// How much more often a key is asked for than the next, for [`Keys::zipf`].
+/// The exponent of [`Keys::zipf`].
 const EXPONENT: f64 = 0.99;
 
 impl Keys {
-    /// Every key as likely as any other, of this many below 2^32.
+    /// Keys below `keys`, all equally likely. `keys` is below 2^32.
     pub(crate) fn uniform(keys: u64) -> Self {
         Self::drawn(|draw| ((mixed(draw) >> 32) * keys) >> 32)
     }
@@ -50,7 +50,7 @@ impl Keys {
     }
 }
 
-/// Bits as good as random, the same for the same step.
+/// Well-mixed bits, the same for the same step.
 #[inline(always)]
 fn mixed(step: u64) -> u64 {
     let step = step.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -64,7 +64,7 @@ pub(crate) fn name(index: u64) -> [u8; LENGTH] {
     name
 }
 
-/// Eight hexadecimal digits, the first in the highest byte, all at once.
+/// Eight hexadecimal digits, the first in the highest byte, without a loop.
 fn digits(number: u64) -> u64 {
     let ones = u64::from_be_bytes([1; 8]);
     let pairs = (number & 0xFFFF) | (number & 0xFFFF_0000) << 16;
@@ -74,7 +74,7 @@ fn digits(number: u64) -> u64 {
     nibbles + ones * u64::from(b'0') + letters * u64::from(b'a' - b'0' - 10)
 }
 
-/// A string that is written over in place, because governor looks keys up by `&String`.
+/// A string that is overwritten in place, because governor looks keys up by `&String`.
 pub(crate) struct Buffer(String);
 
 impl Buffer {
@@ -82,10 +82,10 @@ impl Buffer {
         Self("user:00000000000".to_owned())
     }
 
-    /// The string, with this name in it.
+    /// The string, set to this name.
     #[inline(always)]
     pub(crate) fn set(&mut self, name: &[u8; LENGTH]) -> &String {
-        // Names are made by `name`, and nowhere else.
+        // Only `name` makes names.
         debug_assert!(name.is_ascii());
         // SAFETY: `name` is ASCII, and so is everything that it replaces, so the string stays
         // valid text.

@@ -27,18 +27,18 @@ use crate::runner::{Measure, Sample, as_f64};
 use crate::timing::{self, Stopwatch};
 use crate::two_threads::{ThreadPair, TwoThreadPeer};
 
-/// Calls of one measurement: so few that requests that don't come back are still near when their turn comes, as those of
-/// real connections are.
+/// Calls of one measurement: few enough that dropped requests are still in the caches when they are needed, as
+/// those of real connections are.
 const CALLS: u64 = 256;
 
-/// Requests that take turns.
+/// Requests that are used in rotation.
 const ROUND: usize = 8;
 
-/// Requests that take turns, on a thread: each goes again when seven others have been, so none has to be fetched from memory,
-/// and none is read right after it was written, either of which would be most of what is timed.
+/// Requests that a thread uses in rotation: each comes again after seven others. So none has to be fetched from
+/// memory, and none is read right after it was written; either would dominate the measurement.
 struct Ring {
     requests: UnsafeCell<[MaybeUninit<Request<()>>; ROUND]>,
-    /// Whose turn it is.
+    /// The index of the next request.
     next: Cell<usize>,
     is_full: Cell<bool>,
 }
@@ -46,7 +46,7 @@ struct Ring {
 thread_local! {
     static RING: Ring = const { Ring::new() };
     static KNOWN: Ring = const { Ring::new() };
-    /// Requests that are ready to be sent, of services that don't forget them.
+    /// Requests that are ready to be sent, for services that drop them.
     static READY: RefCell<Vec<Request<()>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -64,7 +64,7 @@ impl Ring {
             return;
         }
         for number in 0..ROUND {
-            // SAFETY: the place is one of the ring's, and nobody refers to what is in it.
+            // SAFETY: the place is one of the ring's, and there are no references to its content.
             unsafe { self.place(number).write(clients.request()) };
         }
     }
@@ -75,7 +75,7 @@ impl Ring {
         first.wrapping_add(number % ROUND)
     }
 
-    /// Where the request is whose turn it is.
+    /// The next request.
     #[inline(always)]
     fn turn(&self) -> *mut Request<()> {
         let number = self.next.get();
@@ -84,20 +84,20 @@ impl Ring {
     }
 }
 
-/// Who asks.
+/// The clients.
 #[derive(Clone, Copy)]
 pub(super) enum Clients {
     One,
     Many(u64),
-    /// One of whom it is known who it is, and of which tenant.
+    /// A client with a known identity and tenant.
     Known,
 }
 
 impl Clients {
-    /// The next request, which is that of the client with this number.
+    /// The next request, set to the client with this number.
     ///
     /// # Safety
-    /// The ring is full, and the request is forgotten, as it is in the ring as well.
+    /// The ring is full, and the request is forgotten, because the ring owns it as well.
     #[inline(always)]
     unsafe fn next(self, number: u64) -> Request<()> {
         let ring = if matches!(self, Self::Known) {
@@ -106,8 +106,8 @@ impl Clients {
             &RING
         };
         let place = ring.with(Ring::turn);
-        // SAFETY: the ring is full, as the caller promises, so there is a request. Of the two that there are then, one is used and
-        // forgotten before the other is looked at again.
+        // SAFETY: the ring is full, as the caller promises, so there is a request. Of its two copies, this one
+        // is used and forgotten before the other is accessed again.
         let mut request = unsafe { place.read() };
         if let Self::Many(clients) = self {
             let known = request.extensions_mut().get_mut();
@@ -116,7 +116,7 @@ impl Clients {
         request
     }
 
-    /// Makes requests ready on this thread.
+    /// Prepares requests on this thread.
     fn fill(self) {
         let ring = if matches!(self, Self::Known) {
             &KNOWN
@@ -151,12 +151,12 @@ fn address(number: u64) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, a, b), 40_000))
 }
 
-/// Answers with an empty body, and forgets the request. If it is typed, with a content type, as most answers
-/// have: else the first field that a layer writes would pay for the table of them.
+/// Responds with an empty body, and forgets the request. If `TYPED`, with a content type, as most responses
+/// have: otherwise the first field that a layer writes would pay for the allocation of the header map.
 #[derive(Clone, Copy)]
 pub(super) struct EmptyService<const TYPED: bool>;
 
-/// The same with a content type, and drops the request, as those are that a layer refuses.
+/// Responds with a content type and drops the request, like a request that a layer denies.
 #[derive(Clone, Copy)]
 pub(super) struct DropService;
 
@@ -176,7 +176,7 @@ impl Service<Request<()>> for DropService {
     }
 }
 
-/// The answer, which is made when it is asked for, as handlers do.
+/// The response, made when it is polled, as handlers do.
 pub(super) struct AnswerFuture<const TYPED: bool>;
 
 impl<const TYPED: bool> Future for AnswerFuture<TYPED> {
@@ -204,7 +204,7 @@ impl<const TYPED: bool> Service<Request<()>> for EmptyService<TYPED> {
 
     #[inline]
     fn call(&mut self, request: Request<()>) -> AnswerFuture<TYPED> {
-        // Or else it would never have been moved.
+        // Otherwise the request would never have been moved.
         black_box(&request);
         forget(request);
         AnswerFuture
@@ -249,8 +249,8 @@ impl<S: Serve> Calls<S> {
     fn run(&mut self) {
         self.clients.fill();
         for number in 0..CALLS {
-            // SAFETY: the ring is full, and all that is timed like this lets requests through to `EmptyService`, which forgets
-            // them.
+            // SAFETY: the ring is full, and all services that are timed like this pass requests on to
+            // `EmptyService`, which forgets them.
             let request = unsafe { self.clients.next(number) };
             self.service.serve(request);
         }
@@ -259,17 +259,18 @@ impl<S: Serve> Calls<S> {
 
 impl<S: Serve> Measure for Calls<S> {
     fn sample(&mut self) -> Sample {
-        // Those before this one have used the caches for something else.
+        // The measurements before this one have filled the caches with other data.
         self.run();
         timed(|| self.run())
     }
 }
 
-/// A loop of calls on this thread whose requests are made ready before, and dropped: by who refuses them, or by a service.
+/// A loop of calls on this thread with prepared requests, which are dropped: by a layer that denies them, or by
+/// a service.
 pub(super) struct DroppedCalls<S>(S);
 
 impl<S: Serve> DroppedCalls<S> {
-    /// Of a service that may let one request through before it refuses all others.
+    /// For a service that may allow one request before it denies all others.
     pub(super) fn new(mut service: S) -> Self {
         service.serve(Clients::One.request());
         Self(service)
@@ -310,7 +311,7 @@ fn timed(run: impl FnOnce()) -> Sample {
     }
 }
 
-/// How often a call asks for memory.
+/// How many allocations a call makes.
 pub(super) fn allocations<S: Serve>(calls: &mut Calls<S>) -> f64 {
     calls.run();
     let before = alloc::calls();
@@ -318,13 +319,13 @@ pub(super) fn allocations<S: Serve>(calls: &mut Calls<S>) -> f64 {
     as_f64((alloc::calls() - before) as u64) / as_f64(CALLS)
 }
 
-/// The same loop on two threads at once, which share the layer and all clients.
+/// The same loop on two concurrent threads, which share the layer and all clients.
 pub(super) fn on_two_threads<S: Serve>(
     crew: &ThreadPair,
     clients: Clients,
     service: S,
 ) -> TwoThreadPeer<'_> {
-    // Each thread has a service of its own, as each connection has, and goes on where it was.
+    // Each thread has a service of its own, as each connection has, and continues where it stopped.
     let threads = [0, 500].map(|first| Padded(Mutex::new((service.clone(), first))));
     let work = move |index: usize, calls: u64| {
         clients.fill();

@@ -1,4 +1,4 @@
-//! Tasks that ask, and what it took.
+//! Tasks that make requests, and their cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ pub(super) struct Bench {
     keys: Arc<[String]>,
 }
 
-/// What a run took: nanoseconds for a decision.
+/// The result of a run: nanoseconds for each decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunTotals {
     pub(super) decisions: u64,
@@ -51,7 +51,7 @@ impl Bench {
         })
     }
 
-    /// A client that waits long enough for no answer to be the fallback's.
+    /// A client with a timeout so long that the fallback never decides.
     pub(super) fn connect(
         &self,
         change: impl FnOnce(RedisBuilder) -> RedisBuilder,
@@ -61,7 +61,7 @@ impl Bench {
         Ok(change(builder).build()?)
     }
 
-    /// Asks about random keys for so long, with so many requests in flight.
+    /// Makes requests for random keys for this long, with this many in flight.
     pub(super) fn run_decisions(
         &self,
         limiter: &Limiter,
@@ -82,7 +82,7 @@ impl Bench {
                         let key = &all[random.index(keys)];
                         admitted += u64::from(limiter.check(key).await.allowed().is_some());
                         decisions += 1;
-                        // What needs no store lets others have their turn all the same.
+                        // Decisions without the store never wait, so they yield explicitly.
                         tokio::task::coop::consume_budget().await;
                     }
                     (decisions, admitted)
@@ -109,7 +109,7 @@ impl Bench {
         }
     }
 
-    /// Asks about each of the first keys once. What they hold is held as long as the answers.
+    /// Makes one request for each of the first keys. Their permits are held as long as the answers.
     pub(super) fn warm_keys(&self, limiter: &Limiter, keys: usize) -> Vec<LimitDecision> {
         let tasks: Vec<_> = (0..TASKS)
             .map(|first| {

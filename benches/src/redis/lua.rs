@@ -1,4 +1,4 @@
-//! GCRA as one would write it by hand, called by `redis-benchmark`.
+//! A handwritten GCRA script, called by `redis-benchmark`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use super::{BURST, COUNT, Failure, KEYS, TASKS};
 use crate::runner::{as_count, as_f64};
 use crate::timing::Stopwatch;
 
-/// It keeps one number, the time at which the key is as if never used, and says four: whether it
-/// passes, what is left, how long until it would pass, and until it is as if never used.
+/// It keeps one number, the time at which the key is as if never used, and returns four: whether the request
+/// passes, what remains, how long until it would pass, and how long until the key is as if never used.
 pub(crate) const TEXT: &str = "\
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -36,7 +36,7 @@ impl<'a> Script<'a> {
         Ok(Self { bench, sha })
     }
 
-    /// How many calls take about so long. They are made about all keys meanwhile.
+    /// How many calls take about this long. They cover all keys.
     pub(super) fn calls_for(&self, span: Duration) -> Result<u64, Failure> {
         let (some, watch) = (KEYS as u64 * 2, Stopwatch::start());
         self.run(some)?;
@@ -44,7 +44,7 @@ impl<'a> Script<'a> {
         Ok(as_count(as_f64(some) * share).max(some))
     }
 
-    /// Processor time of the server for a call, in nanoseconds.
+    /// Processor time of the server for each call, in nanoseconds.
     pub(super) fn run(&self, calls: u64) -> Result<f64, Failure> {
         let server = &self.bench.server;
         let hour = 3_600_000_000;

@@ -1,4 +1,4 @@
-//! What a key takes in the server's memory, for each kind of limit.
+//! The memory of a key in the server, for each kind of limit.
 
 use std::time::Duration;
 

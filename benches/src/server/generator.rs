@@ -1,7 +1,8 @@
-//! A load from one thread over many connections: as fast as it is answered, or at a given pace whatever is answered.
+//! A load from one thread over many connections: as fast as replies come, or at a fixed rate whatever the
+//! replies.
 //!
-//! At a pace a request is late from the moment at which it was due, also if it could not be sent then because all
-//! connections were taken. A generator that waits for answers before it asks again would not see that.
+//! At a fixed rate, latency counts from the time at which a request was due, even if all connections were busy
+//! then. A generator that waits for replies before it sends the next request would hide that.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -20,16 +21,16 @@ use crate::timing::Stopwatch;
 pub(super) enum RequestPace {
     /// As soon as there is room on a connection.
     Full,
-    /// One every so many nanoseconds.
+    /// One every this many nanoseconds.
     Every(f64),
-    /// So many, each when the one before was answered.
+    /// This many, each after the reply to the one before.
     OneByOne(u64),
 }
 
-/// What a run saw.
+/// The results of a run.
 #[derive(Debug)]
 pub(super) struct RunTotals {
-    /// Nanoseconds from due to answered, shortest first.
+    /// Nanoseconds from the due time to the reply, shortest first.
     pub(super) times: Vec<u64>,
     pub(super) per_second: f64,
 }
@@ -45,9 +46,9 @@ struct Connection<S> {
 pub(super) struct Generator<S> {
     poll: Poll,
     connections: Vec<Connection<S>>,
-    /// The connections with room, once for each request that it has room for.
+    /// Connections with room, each once for every request that it has room for.
     free: VecDeque<usize>,
-    /// The key that is next.
+    /// The next key.
     key: u64,
     keys: u64,
 }
@@ -87,7 +88,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
         })
     }
 
-    /// Asks for so long, and hears what is still on its way.
+    /// Sends requests for this long, and reads the replies that are still due.
     pub(super) fn run(&mut self, pace: RequestPace, span: Duration) -> Result<RunTotals, Failure> {
         let (watch, mut events) = (Stopwatch::start(), Events::with_capacity(1_024));
         let (mut times, mut answered) = (Vec::new(), Vec::new());
@@ -128,7 +129,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
             if due(sent) >= end && self.free.len() == all {
                 break;
             }
-            // While it may be time for the next request any moment, nothing is waited for.
+            // Don't block while the next request may be due at any moment.
             let wait = match pace {
                 RequestPace::Full | RequestPace::OneByOne(_) => Duration::from_secs(5),
                 RequestPace::Every(_) => Duration::ZERO,
@@ -152,7 +153,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
         Ok(RunTotals { times, per_second })
     }
 
-    /// All keys, in an order without a pattern that a cache would see.
+    /// All keys, in an order without a pattern for caches.
     fn next_key(&mut self) -> u64 {
         self.key = (self.key + 7_368_787) % self.keys;
         self.key
@@ -160,7 +161,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
 }
 
 impl<S: WireProtocol> Connection<S> {
-    /// Writes what can be written now.
+    /// Writes what can be written without blocking.
     fn write(&mut self) -> Result<(), Failure> {
         while !self.out.is_empty() {
             match self.stream.write(&self.out) {
@@ -174,7 +175,7 @@ impl<S: WireProtocol> Connection<S> {
         Ok(())
     }
 
-    /// Reads all that is there.
+    /// Reads what can be read without blocking.
     fn read_replies(&mut self, answered: &mut Vec<u64>) -> Result<(), Failure> {
         let mut bytes = [0; 16 * 1024];
         loop {

@@ -1,4 +1,4 @@
-//! What a million keys take, in bytes of the whole process.
+//! The memory of a million keys, as bytes of the whole process.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,14 +10,14 @@ use crate::report::{Line, Report};
 use crate::runner::as_f64;
 
 const KEYS: u64 = 1_000_000;
-/// Commands that are sent before their answers are read.
+/// Commands that are sent before their replies are read.
 const BATCH: u64 = 1_000;
-/// What ours may take, in bytes.
+/// Our target, in bytes.
 const MOST: f64 = 64e6;
 
 pub(super) fn run(report: &mut Report, built: &BuiltServer) -> Result<(), Failure> {
     let redis = filled(Server::redis()?, &Resp::new("INCRBY", &["1"], 1))?;
-    // A month for what was spent to come back: every key has to be kept.
+    // A refill takes a month, so every key has to be kept.
     let throttle = Resp::new("CL.THROTTLE", &["1000", "1000", "2592000"], 6);
     let ours = filled(Server::tollgate(built, POLICY)?, &throttle)?;
     let line = |peer, theirs: f64| Line::new("memory-1m", peer, (ours, theirs, "B"), ours / theirs);
@@ -26,7 +26,7 @@ pub(super) fn run(report: &mut Report, built: &BuiltServer) -> Result<(), Failur
     Ok(())
 }
 
-/// Asks for each key once; what the server has in memory then.
+/// Makes a request for each key. Returns the server's memory after that.
 fn filled(server: Server, command: &Resp) -> Result<f64, Failure> {
     let mut stream = TcpStream::connect(here(server.resp)?)?;
     let mut bytes = vec![0; 65_536];

@@ -1,4 +1,4 @@
-//! The servers that are compared: built or found, started on the first core, watched, and ended.
+//! The servers to compare: built or found, started on the first core, measured, and ended.
 
 use std::env;
 use std::fs;
@@ -14,7 +14,7 @@ use tollgate_testkit::temp_folder::TempFolder;
 use super::Failure;
 use crate::timing;
 
-/// Where servers run, and where those run that ask them.
+/// The core of the servers, and the core of their clients.
 const SERVERS: &str = "0";
 const CLIENT_CORE: &str = "1";
 const THROTTLECRAB: &str = "0.4.40";
@@ -30,7 +30,7 @@ const NEEDED: [(&str, &str); 6] = [
     ("protoc", "apt-get install protobuf-compiler"),
 ];
 
-/// Which of the programs is missing that this can't build, and what installs it.
+/// The first missing program that can't be built here, with how to install it.
 pub(super) fn missing_programs() -> Option<String> {
     let is_there = |program: &str| {
         env::var_os("PATH")
@@ -40,14 +40,14 @@ pub(super) fn missing_programs() -> Option<String> {
     Some(format!("not run: {program} is missing; {install}"))
 }
 
-/// A command on the core of those who ask.
+/// A command on the clients' core.
 pub(super) fn client_command(program: &str) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", CLIENT_CORE, program]);
     command
 }
 
-/// Puts this thread, and those that it starts, on the core of those who ask.
+/// Moves this thread, and those that it starts, to the clients' core.
 pub(super) fn pin_to_client_core() -> Result<(), Failure> {
     let id = fs::read_link("/proc/thread-self")?;
     let id = id.file_name().ok_or("no id of this thread")?;
@@ -62,7 +62,7 @@ pub(super) fn pin_to_client_core() -> Result<(), Failure> {
         .ok_or_else(|| format!("taskset: {status}").into())
 }
 
-/// What is built from source: this project's service, and three peers.
+/// Programs that are built from source: this project's service, and three peers.
 pub(super) struct BuiltServer {
     tollgate: PathBuf,
     tonic_ok: PathBuf,
@@ -71,7 +71,7 @@ pub(super) struct BuiltServer {
 }
 
 impl BuiltServer {
-    /// Builds what isn't there. The first time takes some minutes.
+    /// Builds missing programs. The first time takes several minutes.
     pub(super) fn new() -> Result<Self, Failure> {
         let (root, target) = folders()?;
         let peers = target.join("bench-peers");
@@ -114,7 +114,7 @@ pub(crate) fn command() -> Result<PathBuf, Failure> {
     Ok(target.join("release/tollgate"))
 }
 
-/// The project's folder, and that of what is built.
+/// The project's folder, and the target folder.
 fn folders() -> Result<(&'static Path, PathBuf), Failure> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -140,11 +140,11 @@ fn cargo(root: &Path, what: &[&str], places: &[&Path]) -> Result<(), Failure> {
 /// A server that runs until this is dropped.
 pub(super) struct Server {
     child: Child,
-    /// Where it listens, by protocol.
+    /// The address of each protocol.
     pub(super) grpc: Option<SocketAddr>,
     pub(super) http: Option<SocketAddr>,
     pub(super) resp: Option<SocketAddr>,
-    /// The file of its policy; empty if it has none.
+    /// The path of its policy; empty if it has none.
     pub(super) policy: PathBuf,
     _folder: Option<TempFolder>,
 }
@@ -273,7 +273,7 @@ impl Server {
         Ok(kilobytes.ok_or("no line `Rss: N kB`")? * 1_024)
     }
 
-    /// Says one command to its Redis port; what it answers first.
+    /// Sends one command to its Redis port, and returns the first part of the reply.
     pub(super) fn send_command(&self, words: &[&str]) -> Result<String, Failure> {
         let mut stream = TcpStream::connect(self.resp.ok_or("it speaks no RESP")?)?;
         let mut command = format!("*{}\r\n", words.len());
@@ -293,13 +293,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A program on the core of the servers, which says nothing.
+/// A program on the servers' core, without output.
 fn started(program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command
@@ -311,12 +311,12 @@ fn started(program: &Path) -> Command {
     command
 }
 
-/// An address that nobody had a moment ago.
+/// An address that was free a moment ago.
 fn free() -> Result<SocketAddr, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// Waits some seconds for something to be there.
+/// Waits several seconds until `what` returns a value.
 fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> Option<T> {
     (0..1_000).find_map(|_| {
         let found = what();

@@ -1,5 +1,5 @@
-//! How late the slowest of a hundred answers is while the policy is put in force again ten times a second, beside the same
-//! service that is left alone.
+//! The 99th percentile of latencies while the policy is reloaded ten times a second, against the same service
+//! without reloads.
 
 use std::fs;
 use std::io::Write;
@@ -16,13 +16,13 @@ use crate::runner::median;
 use crate::tail::percentile_at;
 use crate::timing;
 
-/// Of the highest rate.
+/// The share of the highest rate.
 const SHARE: f64 = 0.7;
 const SPAN: Duration = Duration::from_secs(1);
 const EACH: Duration = Duration::from_millis(100);
 const TARGET: f64 = 2.0;
 
-/// The other policy has a rule more, for nobody who asks.
+/// The other policy has one more rule, which matches no request.
 const MORE: &str = "\n- {name: others, match: {tenant: nobody}, key: user, rate: 10/s}\n";
 
 pub(super) fn run(report: &mut Report, built: &BuiltServer) -> Result<(), Failure> {
@@ -39,7 +39,7 @@ pub(super) fn run(report: &mut Report, built: &BuiltServer) -> Result<(), Failur
     compare(report, "reload-resp", resp, (&server, &policies))
 }
 
-/// Rounds with reloads and without, in turns.
+/// Alternating rounds with reloads and without.
 fn compare<S: WireProtocol + Clone>(
     report: &mut Report,
     case: &str,
@@ -60,7 +60,7 @@ fn compare<S: WireProtocol + Clone>(
             is_over.store(true, Ordering::Relaxed);
             let reloads = reloading.join().map_err(|_| "a panic")?;
             let reloads = reloads.map_err(|error| format!("a reload: {error}"))?;
-            // Others may have had the core, but some there must have been.
+            // Other processes may have had the core, but some reloads there must have been.
             if reloads < 5 {
                 return Err(format!("{reloads} reloads in {SPAN:?}").into());
             }
@@ -75,7 +75,7 @@ fn compare<S: WireProtocol + Clone>(
     Ok(())
 }
 
-/// Puts one policy after the other in force until it is enough: how many.
+/// Reloads two policies alternately until the round ends. Returns how often.
 fn reload(
     server: &Server,
     policies: &[String; 2],
@@ -94,7 +94,7 @@ fn reload(
     Ok(reloads)
 }
 
-/// A shell that sends signals: a program for each would take the core from who asks.
+/// A shell that sends signals: a process for each would take the core from the clients.
 struct Shell(Child);
 
 impl Shell {
@@ -113,7 +113,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // It ends when nothing more is said to it.
+        // The shell ends with its input.
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! How late the slowest of a hundred answers is, at seven tenths of what the peer can do at most.
+//! The 99th percentile of latencies, at seven tenths of the peer's highest rate.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::report::{Line, Report};
 use crate::runner::median;
 use crate::tail::percentile_at;
 
-/// Of the peer's highest rate.
+/// The share of the peer's highest rate.
 const SHARE: f64 = 0.7;
 const SPAN: Duration = Duration::from_secs(1);
 const KEYS: u64 = tools::KEYS;

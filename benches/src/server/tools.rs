@@ -1,4 +1,4 @@
-//! Loads that known tools make: h2load, wrk, redis-benchmark.
+//! Loads by well-known tools: h2load, wrk, redis-benchmark.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::Failure;
 use super::processes::client_command;
 use super::wire_protocols;
 
-/// Keys that requests are for.
+/// Keys of requests.
 pub(super) const KEYS: u64 = 100_000;
 
 /// How many decisions a load made, and how many in a second.
@@ -21,7 +21,7 @@ pub(super) struct Load {
     pub(super) per_second: f64,
 }
 
-/// Files that the tools read.
+/// Input files of the tools.
 pub(super) struct Files {
     folder: TempFolder,
 }
@@ -54,7 +54,7 @@ impl Files {
     }
 }
 
-/// What wrk sends: each request for the next of the keys.
+/// The script of wrk: each request has the next key.
 fn script(path: &str, body: &str) -> String {
     format!(
         "wrk.method = 'POST'\nwrk.headers['content-type'] = 'application/json'\nlocal number = 0\n\
@@ -63,7 +63,7 @@ fn script(path: &str, body: &str) -> String {
     )
 }
 
-/// So many connections, and as many streams on each.
+/// This many connections, and as many streams on each.
 pub(super) fn h2load(
     address: SocketAddr,
     body: &Path,
@@ -92,14 +92,14 @@ pub(super) fn h2load(
     })
 }
 
-/// What the answers of a load should be.
+/// The expected answers of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExpectedAnswers {
     Pass,
     Refuse,
 }
 
-/// Fifty connections that are kept.
+/// Fifty connections with keep-alive.
 pub(super) fn wrk(
     address: SocketAddr,
     script: &Path,
@@ -128,7 +128,7 @@ pub(super) fn wrk(
     }
 }
 
-/// Fifty connections, and so many commands on the way at once on each.
+/// Fifty connections, and this many commands in flight on each.
 pub(super) fn redis_benchmark(
     address: SocketAddr,
     pipeline: u64,
@@ -142,7 +142,7 @@ pub(super) fn redis_benchmark(
             .args(["-r", &KEYS.to_string()])
             .args(command),
     )?;
-    // It tells how far it is on the same line.
+    // Its progress is on the same line.
     let per_second = number_before(&out, " requests per second");
     let per_second = per_second.ok_or_else(|| format!("redis-benchmark said {out:?}"))?;
     #[expect(clippy::cast_precision_loss, reason = "calls stay far below 2^53")]
@@ -163,7 +163,7 @@ fn output(command: &mut Command) -> Result<String, Failure> {
     Err(format!("{}: {said}{error}", output.status).into())
 }
 
-/// The last number right before some words.
+/// The last number before a text.
 fn number_before(text: &str, words: &str) -> Option<f64> {
     let (front, _) = text.rsplit_once(words)?;
     let start = front.rfind(|c: char| !c.is_ascii_digit() && c != '.');

@@ -1,4 +1,4 @@
-//! What the generator of this benchmark says, and how it knows that it was answered.
+//! The wire protocols of the generator: how requests are encoded, and replies recognized.
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,19 @@ use super::Failure;
 pub(super) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// One connection's side of a protocol. A request is known by the time at which it was due.
+/// One connection's side of a protocol. A request is identified by the time at which it was due.
 pub(super) trait WireProtocol {
-    /// Requests that may be on the way at once.
+    /// The most requests in flight.
     const MAX_PIPELINED: usize;
 
-    /// What is said first.
+    /// Encodes the handshake.
     fn handshake(&mut self, _out: &mut Vec<u8>) {}
 
-    /// Asks for a key.
+    /// Encodes a request for a key.
     fn encode_request(&mut self, key: u64, due: u64, out: &mut Vec<u8>);
 
-    /// Hears what was answered: the bytes that are done with. When each was due goes to `answered`.
+    /// Decodes replies. Returns the number of bytes that are done with; the due time of each reply goes to
+    /// `answered`.
     fn decode_replies(
         &mut self,
         input: &[u8],
@@ -27,10 +28,10 @@ pub(super) trait WireProtocol {
     ) -> Result<usize, Failure>;
 }
 
-/// One command of RESP at a time, whose answer has so many lines.
+/// One command of RESP at a time, whose reply has this many lines.
 #[derive(Clone)]
 pub(super) struct Resp {
-    /// What is sent before the digits of the key and after them.
+    /// The bytes before the digits of the key, and after them.
     before: Vec<u8>,
     after: Vec<u8>,
     pub(super) lines: usize,
@@ -42,7 +43,7 @@ pub(super) struct Resp {
 const DIGITS: usize = 12;
 
 impl Resp {
-    /// A command with a key, and words behind it.
+    /// A command with a key, and words after it.
     pub(super) fn new(name: &str, more: &[&str], lines: usize) -> Self {
         let word = |text: &str| format!("${}\r\n{text}\r\n", text.len());
         let (count, key) = (more.len() + 2, "key:");
@@ -106,7 +107,7 @@ impl WireProtocol for Resp {
 #[derive(Clone)]
 pub(super) struct Http {
     path: &'static str,
-    /// What is before and after the key in the body.
+    /// The body before and after the key.
     body: [&'static str; 2],
     asked: VecDeque<u64>,
 }
@@ -166,7 +167,7 @@ impl WireProtocol for Http {
     }
 }
 
-/// Ten calls of gRPC at a time.
+/// Ten concurrent calls of gRPC.
 #[derive(Clone, Default)]
 pub(super) struct Grpc {
     stream: u32,
@@ -181,7 +182,7 @@ const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GO_AWAY: u8 = 7;
 const WINDOW: u8 = 8;
-/// Of `DATA` and `HEADERS` the end of the stream; of the others that it is an answer.
+/// Of `DATA` and `HEADERS` the end of the stream; of other frames the acknowledgement.
 const END: u8 = 1;
 const WHOLE: u8 = 4;
 
@@ -191,7 +192,7 @@ impl WireProtocol for Grpc {
     fn handshake(&mut self, out: &mut Vec<u8>) {
         out.extend(PREFACE);
         frame(out, SETTINGS, 0, 0, &[]);
-        // No run gets more than this connection may be sent.
+        // No run exceeds this connection's window.
         frame(out, WINDOW, 0, 0, &(1u32 << 30).to_be_bytes());
     }
 
@@ -221,7 +222,7 @@ impl WireProtocol for Grpc {
             match kind {
                 SETTINGS if flags & END == 0 => frame(out, SETTINGS, END, 0, &[]),
                 PING if flags & END == 0 => frame(out, PING, END, 0, payload),
-                // The frame of gRPC, then `overall_code: OK`.
+                // The prefix of gRPC, then `overall_code: OK`.
                 DATA if payload.get(5..7).is_some_and(|code| code != [8, 1]) => {
                     return Err("not every request passes".into());
                 }
@@ -246,8 +247,8 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend(payload);
 }
 
-/// The fields of a call. The first one names them for the connection, those behind it say their numbers, as gRPC
-/// clients do.
+/// The header fields of a call. The first call adds them to the connection's table, and later calls send their
+/// indexes, as gRPC clients do.
 fn headers(is_first: bool) -> Vec<u8> {
     // `:method: POST`, `:scheme: http`
     let mut fields = vec![0x83, 0x86];
@@ -269,7 +270,7 @@ fn headers(is_first: bool) -> Vec<u8> {
     fields
 }
 
-/// A message as gRPC sends it: not compressed, with its length.
+/// A message with gRPC's prefix: not compressed, and its length.
 pub(super) fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0], &length.to_be_bytes()[..], message].concat()

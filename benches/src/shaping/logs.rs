@@ -1,4 +1,4 @@
-//! What a log line costs more when its place is limited: one that passes, and one that is suppressed.
+//! The additional cost of a log line whose call site is limited: one that passes, and one that is suppressed.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::settled_measurement;
 use crate::report::{Line, Report};
 use crate::runner::OneThread;
 
-/// The subscriber that both have: it counts.
+/// The common subscriber: it counts.
 #[derive(Clone, Default)]
 struct Counts(Arc<AtomicU64>);
 
@@ -37,7 +37,7 @@ fn line(subscriber: impl Subscriber + Send + Sync + 'static) -> (f64, usize) {
     })
 }
 
-/// What the subscriber costs by itself if no line gets to it, as one that is suppressed doesn't.
+/// The cost of the subscriber for a line that doesn't reach it, like a suppressed one.
 fn without_it() -> (f64, usize) {
     line(tracing_subscriber::registry().with(Counts::default()))
 }

@@ -1,4 +1,4 @@
-//! How many bytes a second `tollgate pipe` carries when nothing is limited, next to `cat`.
+//! The throughput of `tollgate pipe` without a limit, against `cat`.
 
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
@@ -82,7 +82,7 @@ pub(super) fn run(report: &mut Report) {
             }
         }
     }
-    // Less is better in all tables: how much longer ours takes for the same bytes.
+    // Lower is better in all tables, so this is the time of ours for the same bytes relative to the peer's.
     let numbers = (median(ours), median(theirs), "MB/s");
     report.add(Line::new("pipe", "cat", numbers, median(ratios)).target(Some(2.0)));
 }

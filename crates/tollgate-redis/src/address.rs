@@ -1,4 +1,4 @@
-//! Where the store is: one server, a master that sentinels know, or a cluster; as a URL says it.
+//! The address of a store, as a URL: one server, a master behind sentinels, or a cluster.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,21 +6,21 @@ use std::str::FromStr;
 
 use derive_more::{Debug, Display};
 
-/// Where the store is and how to log in there.
+/// The address of a store, and the login.
 ///
 /// | URL | |
 /// |---|---|
 /// | `redis://[user:password@]host[:port][/database]` | one server |
-/// | `rediss://…` | the same by TLS |
-/// | `redis+unix:///path/to.sock[?db=1]` | the same by a UNIX socket |
+/// | `rediss://…` | the same with TLS |
+/// | `redis+unix:///path/to.sock[?db=1]` | the same over a UNIX socket |
 /// | `redis+sentinel://[user:password@]host[:port],host[:port]/name[/database]` | the master that the sentinels call `name` |
 /// | `redis+cluster://[user:password@]host[:port],host[:port]` | a cluster, by some of its nodes |
-/// | `rediss+sentinel://`, `rediss+cluster://` | by TLS |
+/// | `rediss+sentinel://`, `rediss+cluster://` | with TLS |
 ///
-/// `valkey` may stand for `redis`. User and password are the store's; `?sentinel_user=…&sentinel_password=…` are
-/// those of the sentinels, if they want any. With TLS, `?ca=CONFIG_FILE` names the certificates to trust instead of the
-/// system's, and `?cert=CONFIG_FILE&key=CONFIG_FILE` the client's own. Characters that a URL gives a meaning are
-/// written as `%40`.
+/// `valkey` may stand for `redis`. User and password are the store's; `?sentinel_user=…&sentinel_password=…`
+/// are those of the sentinels, if they need a login. With TLS, `?ca=FILE` names the certificates to trust
+/// instead of the system's, and `?cert=FILE&key=FILE` the client's own. Percent-encode characters with a
+/// meaning in URLs, such as `%40` for `@`.
 ///
 /// ```
 /// use tollgate_redis::Address;
@@ -38,18 +38,18 @@ pub struct Address {
     pub(crate) login: Login,
     pub(crate) database: i64,
     pub(crate) tls: Option<Certificates>,
-    /// How to log in at the sentinels.
+    /// The login of the sentinels.
     pub(crate) sentinel: Login,
 }
 
-/// How to log in. No server is told what is none.
+/// A login. A part that is empty isn't sent to the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
 }
 
-/// How the store is laid out, and where.
+/// The topology of the store, with its hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
     Single(Node),
@@ -65,7 +65,7 @@ pub(crate) struct Node {
     pub(crate) port: u16,
 }
 
-/// Files with certificates.
+/// Paths of certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Certificates {
     pub(crate) ca: Option<PathBuf>,
@@ -73,7 +73,7 @@ pub(crate) struct Certificates {
     pub(crate) key: Option<PathBuf>,
 }
 
-/// A URL that doesn't say where the store is. Its text leaves out the password.
+/// A URL that isn't a valid address. The message leaves out the password.
 ///
 /// ```
 /// use tollgate_redis::Address;
@@ -90,7 +90,7 @@ pub struct AddressError {
 
 impl std::error::Error for AddressError {}
 
-/// What follows `redis` or `rediss`.
+/// What follows `redis` or `rediss` in the URL.
 #[derive(Clone, Copy)]
 enum Scheme {
     Single,
@@ -100,7 +100,7 @@ enum Scheme {
 }
 
 impl Address {
-    /// A URL without user and password, to be shown, whether it is one or not.
+    /// A text without user and password, to be shown, even if it isn't a valid URL.
     ///
     /// ```
     /// use tollgate_redis::Address;
@@ -111,7 +111,7 @@ impl Address {
         without_login(url)
     }
 
-    /// The address of a client that has no store.
+    /// The address of a client without a store.
     pub(crate) fn none() -> Self {
         Self {
             topology: Topology::Cluster(Vec::new()),
@@ -174,7 +174,7 @@ fn parse(url: &str) -> Result<Address, String> {
     Ok(address)
 }
 
-/// What the URL begins with: which form it has, whether by TLS, and what comes after that.
+/// The scheme of the URL: its form, whether it uses TLS, and the text after it.
 fn parse_scheme(url: &str) -> Result<(Scheme, bool, &str), String> {
     let schemes = "redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://";
     let parts = url.split_once("://");
@@ -194,7 +194,7 @@ fn parse_scheme(url: &str) -> Result<(Scheme, bool, &str), String> {
 }
 
 impl Address {
-    /// Takes what stands after the question mark.
+    /// Applies what follows the question mark.
     fn apply_query(&mut self, form: Scheme, query: &str) -> Result<(), String> {
         for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             let value = percent_decode(value)?;
@@ -229,7 +229,7 @@ impl Address {
         Ok(())
     }
 
-    /// Takes the hosts, and what stands after them: the number of a database, or the name of a master.
+    /// Parses the hosts, and what follows them: the number of a database, or the name of a master.
     fn parse_hosts(&mut self, form: Scheme, text: &str) -> Result<Topology, String> {
         let mut parts = text.split('/');
         let hosts = parts.next().unwrap_or_default();

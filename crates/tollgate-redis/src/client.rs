@@ -1,4 +1,4 @@
-//! `Redis`: the store that limits of a fleet are kept in, with an answer for when it can't be asked.
+//! `Redis`: the store that keeps a fleet's limits, with a failure policy for when it is unreachable.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::host::{Host, HostClock, HostWall};
 use crate::local_limits::LocalLimits;
 use crate::store_client::StoreClient;
 
-/// Limits of a fleet, kept in Redis or Valkey: a [`Backend`](tollgate_engine::backend::Backend) for the engine, and the source of
-/// [limiters](Self::limiter) for those who have no policy. It is cheap to clone.
+/// Limits of a fleet, kept in Redis or Valkey: a [`Backend`](tollgate_engine::backend::Backend) for the engine,
+/// and the source of [limiters](Self::limiter) for programs without a policy. It is cheap to clone.
 ///
-/// It never fails: a request that the store couldn't be asked about gets what its limit has chosen
-/// ([`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure)), and says so.
+/// A decision never fails: if the store is unreachable, the limit's
+/// [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) decides, and the answer names it.
 ///
 /// ```no_run
 /// use tollgate::Rate;
@@ -46,12 +46,12 @@ pub struct Redis {
     pub(crate) fallback: Arc<Fallback<ClientBackend, HostClock, HostWall>>,
 }
 
-/// What a [`Redis`] has counted.
+/// The counters of a [`Redis`].
 ///
 /// ```
 /// use tollgate_redis::RedisStats;
 ///
-/// /// How many questions each round trip answered.
+/// /// How many queries each round trip answered.
 /// fn merged(stats: &RedisStats) -> u64 {
 ///     stats.queries / stats.round_trips.max(1)
 /// }
@@ -60,67 +60,67 @@ pub struct Redis {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// Scripts that were run: round trips.
+    /// Scripts that were run. Each is one round trip.
     pub round_trips: u64,
-    /// Questions that they answered.
+    /// Queries that the round trips answered. Concurrent queries share a round trip.
     pub queries: u64,
     /// Round trips that failed.
     pub round_trip_errors: u64,
-    /// Questions that got no answer in time.
+    /// Queries that got no answer before their deadline.
     pub timeouts: u64,
     /// Connections that were made.
     pub connects: u64,
-    /// How often a key was asked about that holds what no limiter wrote: [`StoreError::ForeignKey`](crate::StoreError).
+    /// How often a query met a key whose value no limiter wrote: [`StoreError::ForeignKey`](crate::StoreError).
     pub foreign_keys: u64,
-    /// Refusals that were repeated without asking.
+    /// Denials that were repeated from memory, without a query.
     pub repeated_denials: u64,
-    /// Tokens that this node holds of leased limits.
+    /// Tokens of leased limits that this node holds.
     pub leased_tokens: u64,
-    /// Slots that this node holds.
+    /// Permits that this node holds.
     pub permits: usize,
-    /// Slots that ran out while they were held, and that others have taken: the node was asleep or the store
-    /// away for too long, or the store's clock stepped forward. What was free was taken again, and isn't lost.
+    /// Permits that expired while they were held, and that other nodes have taken: the node was suspended or
+    /// the store unreachable for too long, or the store's clock stepped forward. An expired permit that was
+    /// still free is taken again, and isn't counted here.
     pub lost_permits: u64,
-    /// Nodes of the fleet, as given or learned.
+    /// Nodes of the fleet, as configured or learned.
     pub nodes: u64,
-    /// How many microseconds the store's clock is ahead of this machine's; of a cluster, that of the node which is
-    /// farthest off. None as long as it isn't known.
+    /// How many microseconds the store's clock is ahead of this machine's clock. Of a cluster: the largest
+    /// difference of any node. `None` until it is known.
     pub clock_offset_micros: Option<i64>,
-    /// Whether rules that circuit-break ask the store.
+    /// State of the circuit breaker: whether rules that circuit-break query the store.
     pub breaker: BreakerState,
-    /// What was decided without the store.
+    /// Decisions that were made without the store.
     pub fallback: FallbackStats,
-    /// Every question that failed, by what sort of failure it was: those that [`fallback`](Self::fallback)
-    /// counts as errors, and those that were asked without a failure policy, as by
-    /// [`try_check`](crate::RedisLimiter::try_check). What nobody waited for, such as the renewal of a lease,
-    /// is only in [`failed_round_trips`](Self::round_trip_errors).
+    /// Every failed query by kind of failure: those that [`fallback`](Self::fallback) counts as errors, and
+    /// those without a failure policy, such as [`try_check`](crate::RedisLimiter::try_check). Background work,
+    /// such as the renewal of a lease, is only in [`round_trip_errors`](Self::round_trip_errors).
     pub failures: Vec<FailureStats>,
 }
 
 impl Redis {
-    /// The store at a URL (see [`ClientAddress`](crate::ClientAddress)), with the defaults for all else.
+    /// The store at a URL (see [`Address`](crate::Address)), with the defaults for everything else.
     ///
-    /// It connects in the background, on the Tokio runtime that this is called on, and goes on trying. That
-    /// runtime, and whichever one asks, has to have I/O and time enabled (`Builder::enable_all`), or tasks and
-    /// calls panic: a runtime doesn't tell whether it has.
+    /// It connects in the background, on the current Tokio runtime, and retries until it succeeds. This
+    /// runtime, and each runtime that makes queries, needs I/O and time (`Builder::enable_all`). Without them
+    /// tasks and calls panic, because a runtime doesn't report whether it has them.
     ///
     /// # Errors
-    /// If the URL doesn't say where the store is, a certificate can't be read, or there is no runtime.
+    /// If the URL isn't a valid address, a certificate can't be read, or there is no runtime.
     pub fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url)?.build()
     }
 
-    /// Chooses more than where the store is.
+    /// A builder, to choose more than the store's address.
     ///
     /// # Errors
-    /// If the URL doesn't say where the store is.
+    /// If the URL isn't a valid address.
     pub fn builder(url: &str) -> Result<RedisBuilder, AddressError> {
         Ok(RedisBuilder::new(url.parse()?))
     }
 
-    /// A client without a store, in the memory of this process and by a clock that is set by hand: for tests of what
-    /// uses it. It needs no runtime, and fails only when its [`FakeStore`] is told to. It decides as a store would, but
-    /// for [`pace`](crate::RedisLimiter::pace), which books apart from what `check` has charged.
+    /// A client without a store, for tests: it keeps limits in this process, by a clock that the test sets. It
+    /// needs no runtime, and fails only as its [`FakeStore`] injects. It decides as a store would, with one
+    /// exception: [`reserve`](crate::RedisLimiter::reserve) counts apart from what `check` has charged.
     ///
     /// ```
     /// use tollgate::{Rate, clock::Manual};
@@ -145,14 +145,14 @@ impl Redis {
         RedisBuilder::new(Address::none()).in_memory(clock)
     }
 
-    /// Whether requests are decided without the store: true if the latest request that needed it was.
+    /// Whether requests are decided without the store: true if the latest request that needed the store was.
     pub fn is_fallback_active(&self) -> bool {
         self.fallback.is_active()
     }
 
-    /// From now on the fleet has so many nodes, this one included, whatever was said or learned before. This node's
-    /// part of limits that are judged without the store shrinks at once; it grows when what was noted in the smaller
-    /// one has run out.
+    /// Sets the number of nodes in the fleet, this one included. It replaces the configured or learned number.
+    /// This node's share of limits that are decided locally shrinks immediately. It grows only when all that
+    /// was recorded in the smaller share has expired, so nothing is granted twice.
     pub fn set_node_count(&self, nodes: u64) {
         match self.store_client() {
             Some(direct) => direct.nodes.fix_count(nodes),
@@ -160,11 +160,11 @@ impl Redis {
         }
     }
 
-    /// Waits until the store answers, and for so long at most. A failure that waiting doesn't mend is told
-    /// at once: a wrong password, TLS where none is spoken, a user without the rights.
+    /// Waits until the store answers, for at most `within`. A failure that waiting can't mend is returned
+    /// immediately: a wrong password, TLS to a port without TLS, a user without the necessary rights.
     ///
-    /// It isn't needed: connections are made and mended in the background. It tells at the start of a
-    /// process what else would be seen with the first requests.
+    /// Calling it is optional: connections are made and repaired in the background. It reports at the start of
+    /// a process the failures that otherwise appear with the first requests.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -181,15 +181,15 @@ impl Redis {
     /// ```
     ///
     /// # Errors
-    /// Why it can't be asked.
+    /// Why the store can't be used.
     pub async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         self.fallback.store().ready(within).await
     }
 
-    /// Gives back all that this node has, so that others can have it at once: tokens of leased limits, slots (also those
-    /// whose passes aren't dropped yet) and its sign of life. Call it at the end, after the last request; it takes five
-    /// seconds at most. What can't be given back runs out by itself, which is all of it outside of a Tokio runtime.
-    /// Returns [`Gift::Lost`] then.
+    /// Returns all that this node holds, so that other nodes can take it immediately: tokens of leased limits,
+    /// permits (also those whose guards aren't dropped yet) and this node's entry in the registry. Call it at
+    /// shutdown, after the last request. It takes at most five seconds. What can't be returned expires by
+    /// itself; outside of a Tokio runtime that is everything. The result is then [`RefundResult::Lost`].
     ///
     /// ```
     /// use tollgate::clock::Manual;
@@ -206,7 +206,7 @@ impl Redis {
         self.fallback.store().close().await
     }
 
-    /// The store without a failure policy; none if there is no store.
+    /// The store without a failure policy; `None` if there is no store.
     pub fn store_client(&self) -> Option<&StoreClient> {
         match self.fallback.store() {
             ClientBackend::Remote(direct) => Some(direct),
@@ -214,7 +214,7 @@ impl Redis {
         }
     }
 
-    /// The store of a test, to make it fail; none if there is a real one.
+    /// The fake store of a test, to inject faults; `None` if there is a real store.
     pub fn fake_store(&self) -> Option<&FakeStore> {
         match self.fallback.store() {
             ClientBackend::Remote(_) => None,
@@ -222,7 +222,7 @@ impl Redis {
         }
     }
 
-    /// What it has counted.
+    /// The counters of this client.
     pub fn stats(&self) -> RedisStats {
         let (fallback, store) = (&self.fallback, self.fallback.store());
         let (stats, holders) = (
@@ -248,7 +248,7 @@ impl Redis {
         }
     }
 
-    /// The tables of this process's part of the limits, which decides while the store can't be asked: see
+    /// The tables of this process's share of the limits, which decides while the store is unreachable: see
     /// [`Memory::tables`](tollgate_engine::backend::Memory::tables).
     pub fn local_tables(&self) -> Vec<TableStats> {
         self.fallback.local().memory().tables()
@@ -274,15 +274,14 @@ impl RedisBuilder {
         Ok(self.with_fallback(ClientBackend::Remote(direct), local))
     }
 
-    /// Builds a client without a store, by a clock that is set by hand: [`Redis::in_memory`] with what was
-    /// chosen here, so that a test has the failure policy of what it tests. It doesn't matter what the URL
-    /// says.
+    /// Builds a client without a store, by a clock that the test sets: [`Redis::in_memory`] with this builder's
+    /// settings, so that a test has the failure policy of production. The URL is ignored.
     ///
     /// ```
     /// use tollgate::{Rate, clock::Manual};
     /// use tollgate_redis::{Fault, Redis, RedisBuilder};
     ///
-    /// /// As in production.
+    /// /// The settings of production.
     /// fn chosen(builder: RedisBuilder) -> RedisBuilder {
     ///     builder.node_count(8)
     /// }
@@ -292,7 +291,7 @@ impl RedisBuilder {
     /// let redis = chosen(Redis::builder("redis://any")?).in_memory(Manual::new());
     /// let calls = redis.limiter("calls", Rate::per_hour(40)).build()?;
     /// redis.fake_store().expect("it is in memory").inject_fault(Fault::Down);
-    /// // This node's part: 40 ÷ 8 × 2.
+    /// // This node's share: 40 × 2 ÷ 8.
     /// assert_eq!(calls.check("ada").await.decision.limit, 10);
     /// # Ok(())
     /// # }
@@ -304,7 +303,7 @@ impl RedisBuilder {
         self.with_fallback(ClientBackend::Fake(store), local)
     }
 
-    /// Puts what was chosen for failures in front of a store.
+    /// Puts the failure policy in front of a store.
     fn with_fallback(
         self,
         store: ClientBackend,

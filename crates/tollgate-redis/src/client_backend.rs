@@ -1,4 +1,4 @@
-//! The backend of a `Redis`: the store, or the fake one of a test. Nothing in front of it asks which.
+//! The backend of a `Redis`: the store, or the fake store of a test. Code in front of it treats both alike.
 
 use std::future::ready;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::query::StoreOp;
 use crate::store::StoreCounters;
 use crate::store_client::StoreClient;
 
-/// Where the limits of a client are.
+/// The store that has the limits of a client.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -31,7 +31,7 @@ pub(crate) enum ClientBackend {
 use ClientBackend::{Fake, Remote};
 
 impl ClientBackend {
-    /// What was sent, and what came of it.
+    /// The counters of queries and round trips.
     pub(crate) fn stats(&self) -> &StoreCounters {
         match self {
             Remote(direct) => direct.store.stats(),
@@ -39,7 +39,7 @@ impl ClientBackend {
         }
     }
 
-    /// Tokens that this node holds of leased limits.
+    /// Tokens of leased limits that this node holds.
     pub(crate) fn leased_tokens(&self) -> u64 {
         match self {
             Remote(direct) => direct.leases.held_tokens(),
@@ -47,7 +47,7 @@ impl ClientBackend {
         }
     }
 
-    /// The denials that are remembered.
+    /// The remembered denials.
     pub(crate) fn remembered_denials(&self) -> &RememberedDenials {
         match self {
             Remote(direct) => &direct.refusals,
@@ -69,7 +69,7 @@ impl ClientBackend {
         }
     }
 
-    /// The decision of a limit whose state doesn't matter.
+    /// The decision of a limit that needs no state, such as one that is unlimited.
     pub(crate) fn known_decision(
         &self,
         limit: &Limit,
@@ -81,8 +81,8 @@ impl ClientBackend {
         }
     }
 
-    /// Asks one question about a key of a limit by itself, as of this time if one is given. The number is what was taken, or
-    /// for how many microseconds to wait; there is none if nothing was asked.
+    /// Runs one operation on a key of a limit, as of the given time if there is one. The number is the tokens
+    /// that were taken, or the microseconds to wait. It is `None` if the store wasn't queried.
     pub(crate) async fn run_operation(
         &self,
         check: &Check<'_>,

@@ -1,4 +1,4 @@
-//! What is chosen of a client: all that its parts are made by.
+//! The builder of a client, with all its settings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::fallback::{BreakerThresholds, EventListener, StoreEvent};
 use crate::host::CallerClock;
 use crate::lease::LeaseTerms;
 
-/// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
-/// as cores it may wait for its turn for some 10 milliseconds, and a call may wait for two others. Short enough
-/// that a request whose store is away is hardly late.
+/// Long enough for a healthy store in the same data centre on a busy machine: with twice as many threads as
+/// cores it may wait some 10 milliseconds to be scheduled, and a query may wait for two others. Short enough
+/// that a request is hardly delayed while the store is unreachable.
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 
-/// Builds a [`Redis`](crate::Redis); made by [`Redis::builder`](crate::Redis::builder).
+/// Builds a [`Redis`](crate::Redis). [`Redis::builder`](crate::Redis::builder) makes it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,15 +40,15 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 pub struct RedisBuilder {
     pub(crate) address: Address,
     pub(crate) timeout: Duration,
-    /// What all keys begin with.
+    /// Prefix of all keys in the store.
     pub(crate) prefix: String,
-    /// How many refusals are remembered.
+    /// How many denials are remembered; 0 for none.
     pub(crate) max_remembered_denials: usize,
     pub(crate) terms: LeaseTerms,
     pub(crate) slot_life: Duration,
-    /// Instead of the store's clock.
+    /// Replaces the store's clock.
     pub(crate) time: Option<CallerClock>,
-    /// Unless it is to be learned.
+    /// `None`: learned from the registry of nodes.
     pub(crate) nodes: Option<u64>,
     pub(crate) breaker: BreakerThresholds,
     pub(crate) on_event: Option<Box<EventListener>>,
@@ -57,7 +57,7 @@ pub struct RedisBuilder {
 }
 
 impl RedisBuilder {
-    /// What is usual.
+    /// The defaults.
     pub(crate) fn new(address: Address) -> Self {
         Self {
             address,
@@ -79,83 +79,84 @@ impl RedisBuilder {
         }
     }
 
-    /// How long a decision waits for the store: 25 ms unless said otherwise. Time in which this process
-    /// couldn't run isn't counted.
+    /// How long a decision waits for the store; 25 ms by default. Time in which this process couldn't run isn't
+    /// counted.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// What all keys begin with: `tollgate` unless said otherwise.
+    /// Prefix of all keys in the store; `tollgate` by default.
     pub fn key_prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();
         self
     }
 
-    /// How many denials are remembered and repeated without asking: 10,000 unless said otherwise, and 0 for none. Each is
-    /// repeated for a second at most before one request asks the store again, so a reset or a refund by another node is seen
-    /// within a second. While the store can't be asked, a denial that is known to hold decides.
+    /// How many denials are remembered and repeated without a query; 10,000 by default, 0 for none. A denial is
+    /// repeated for at most a second, then one request queries the store again. So a reset or a refund by
+    /// another node takes effect within a second. While the store is unreachable, a remembered denial that
+    /// hasn't expired decides.
     pub fn deny_cache(mut self, refusals: usize) -> Self {
         self.max_remembered_denials = refusals;
         self
     }
 
-    /// For how long a node takes tokens of leased limits: a second unless said otherwise. What a node holds
-    /// when its process dies is free again after that.
+    /// For how long a node leases tokens; a second by default. If its process dies, the tokens that it held are
+    /// free again after this time.
     pub fn lease_duration(mut self, life: Duration) -> Self {
         self.terms.duration = life.max(Duration::from_millis(10));
         self
     }
 
-    /// The most that a node holds of a leased limit is this part of its burst: one of 10 unless said
-    /// otherwise.
+    /// The most that a node holds of a leased limit is the burst divided by this; 10 by default.
     pub fn lease_divisor(mut self, one_of: u64) -> Self {
         self.terms.burst_divisor = one_of.max(1);
         self
     }
 
-    /// How many keys may have a lease here: 100,000 unless said otherwise. Others ask each time.
+    /// How many keys may have a lease in this process; 100,000 by default. Other keys query the store for each
+    /// request.
     pub fn max_leased_keys(mut self, most: usize) -> Self {
         self.terms.max_keys = most;
         self
     }
 
-    /// For how long a slot is held without a sign of life: a minute unless said otherwise. It is renewed
-    /// three times in that; a dead holder's slot is free after it.
+    /// How long a permit is held without a renewal; a minute by default. A holder renews it three times in that
+    /// duration. A dead holder's permit is free after it.
     pub fn permit_ttl(mut self, life: Duration) -> Self {
         self.slot_life = life.max(Duration::from_millis(30));
         self
     }
 
-    /// How many nodes the fleet has, this one included. While the store can't be asked, a limit that is
-    /// judged locally is divided by it, times two.
+    /// How many nodes the fleet has, this one included. While the store is unreachable, a node enforces twice
+    /// its even share of each limit that is decided locally: the limit × 2 ÷ nodes, at most the limit.
     ///
-    /// Unless it is given, it is learned: each node leaves a sign of life in the store every five seconds, and is
-    /// told how many there are. [`Redis::set_node_count`](crate::Redis::set_node_count) changes it later.
+    /// By default it is learned: each node renews an entry in the store every five seconds, and reads how many
+    /// there are. [`Redis::set_node_count`](crate::Redis::set_node_count) changes it later.
     pub fn node_count(mut self, nodes: u64) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
-    /// When limits that circuit-break stop asking, and for how long.
+    /// When limits that circuit-break stop querying the store, and for how long.
     pub fn breaker(mut self, breaker: BreakerThresholds) -> Self {
         self.breaker = breaker;
         self
     }
 
-    /// Tells this what happens to the store. It is logged in any case.
+    /// Calls this for each event of the store. Events are logged in any case.
     pub fn on_event(mut self, tell: impl Fn(&StoreEvent<'_>) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Box::new(tell));
         self
     }
 
-    /// Decides by this clock instead of the store's: for tests and replays. Times are since 1970.
+    /// Decides by this clock instead of the store's: for tests and replays. Its times count from 1970.
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.time = Some(Arc::new(clock));
         self
     }
 
-    /// Lives in a world that a test owns, whatever the URL says.
+    /// Runs in a world that a test simulates, whatever the URL is.
     #[cfg(feature = "simulation")]
     pub fn simulated(mut self, world: Arc<dyn crate::simulation::World>) -> Self {
         self.world = Some(world);

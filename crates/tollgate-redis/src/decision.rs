@@ -1,4 +1,4 @@
-//! What a limiter of its own says of a request: it passes and holds what it takes, or it is refused.
+//! The decision of a limiter without a policy: allowed with a permit, or denied.
 
 use std::ops::Deref;
 
@@ -6,10 +6,10 @@ use tollgate::{Decision, stack::HeldPermits};
 use tollgate_engine::backend::{Answer, AnswerSource};
 use tollgate_engine::policy::OnStoreFailure;
 
-/// What a [`RedisLimiter`](crate::RedisLimiter) says of a request: it passes and holds what it takes, or it is
-/// refused.
+/// The decision of a [`RedisLimiter`](crate::RedisLimiter) about a request: allowed, with what the request
+/// holds, or denied.
 ///
-/// Match on it, and keep what passed for as long as the request runs: a slot is given back when it is dropped.
+/// Match on it, and keep the allowed request while the work runs: dropping it releases its permit.
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -21,27 +21,27 @@ use tollgate_engine::policy::OnStoreFailure;
 ///
 /// let exports = redis.limiter_with_kind("exports", LimitKind::Concurrency(1)).build()?;
 /// match exports.check("ada").await {
-///     LimitDecision::Allowed(passed) => {
-///         // The request runs here, or in a task that `passed.into_permit()` is moved into.
+///     LimitDecision::Allowed(allowed) => {
+///         // The request runs here, or in a task that `allowed.into_permit()` is moved into.
 ///         assert!(exports.check("ada").await.denied().is_some());
-///         drop(passed);
+///         drop(allowed);
 ///     }
-///     LimitDecision::Denied(refused) => println!("429: come back in {:?}", refused.decision.wait_or_max()),
+///     LimitDecision::Denied(denied) => println!("429: come back in {:?}", denied.decision.wait_or_max()),
 /// }
 /// assert!(exports.check("ada").await.denied().is_none());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "what passed gives back its slot when it is dropped: match on it, and keep it while the request runs"]
+#[must_use = "an allowed request releases its permit when it is dropped: match on it, and keep it while the work runs"]
 pub enum LimitDecision {
     /// The request may pass.
     Allowed(AllowedRequest),
-    /// It may not, and was charged nothing.
+    /// The request may not pass, and was charged nothing.
     Denied(DecisionDetails),
 }
 
-/// A request that may pass, with what it holds while it runs.
+/// An allowed request, with what it holds while it runs.
 ///
 /// ```
 /// # use tollgate::{Rate, clock::Manual};
@@ -49,21 +49,21 @@ pub enum LimitDecision {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
 /// let mails = redis.limiter("mails", Rate::per_hour(10)).build()?;
-/// let passed = mails.check("ada").await.allowed().expect("the first");
-/// assert_eq!(passed.decision.remaining, 9);
-/// let pass = passed.into_permit(); // to be moved into a task
-/// # drop(pass);
+/// let allowed = mails.check("ada").await.allowed().expect("the first");
+/// assert_eq!(allowed.decision.remaining, 9);
+/// let permit = allowed.into_permit(); // to be moved into a task
+/// # drop(permit);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "what passed gives back its slot when it is dropped"]
+#[must_use = "an allowed request releases its permit when it is dropped"]
 pub struct AllowedRequest {
     findings: DecisionDetails,
     pass: HeldPermits,
 }
 
-/// What is told of a request, whether it passed or was refused.
+/// The details of a decision, allowed or denied.
 ///
 /// ```
 /// # use tollgate::{Rate, clock::Manual};
@@ -82,17 +82,17 @@ pub struct AllowedRequest {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DecisionDetails {
-    /// What the limit said.
+    /// The decision of the limit.
     pub decision: Decision,
-    /// If the store couldn't be asked: what decided instead. A refusal of a limit that is
-    /// [closed](OnStoreFailure::Closed) then says nothing about that limit: 503, not 429.
+    /// What decided instead, if the store was unreachable. A denial by a limit that is
+    /// [closed](OnStoreFailure::Closed) then isn't about the limit: respond with 503, not 429.
     pub fallback: Option<OnStoreFailure>,
-    /// Where the answer is from: what that says about the store.
+    /// The source of the answer, and so what it says about the store.
     pub source: AnswerSource,
 }
 
 impl LimitDecision {
-    /// What passed; none if it was refused.
+    /// The allowed request; `None` if it was denied.
     pub fn allowed(self) -> Option<AllowedRequest> {
         match self {
             Self::Allowed(passed) => Some(passed),
@@ -100,7 +100,7 @@ impl LimitDecision {
         }
     }
 
-    /// What was refused; none if it passed.
+    /// The details of the denial; `None` if the request was allowed.
     pub fn denied(&self) -> Option<&DecisionDetails> {
         match self {
             Self::Allowed(_) => None,
@@ -110,13 +110,14 @@ impl LimitDecision {
 }
 
 impl AllowedRequest {
-    /// What holds the slot of the request while it runs. It borrows nothing, so it may be moved into a task.
+    /// The permit of the request, to hold while the work runs. It borrows nothing, so it can be moved into a
+    /// task.
     pub fn into_permit(self) -> HeldPermits {
         self.pass
     }
 }
 
-/// What a backend has said of one check.
+/// A backend's answer to one check.
 impl From<Answer> for LimitDecision {
     #[inline]
     fn from(answer: Answer) -> Self {

@@ -1,31 +1,32 @@
-//! Denials that a node remembers, and repeats without asking the store: for a second at most, as any other process may
-//! have reset the key. Then one request asks again.
+//! Denials that a node remembers and repeats without a query, for at most a second. Any other process may have
+//! reset the key, so one request then queries the store again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::{Decision, Outcome, Timestamp};
 use tollgate_engine::backend::{Answer, Check, DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 
-/// The denials that are remembered, if any are to be.
+/// The remembered denials, unless the cache is disabled.
 #[derive(Debug)]
 pub(crate) struct RememberedDenials {
     cache: Option<DenyCache>,
-    /// How often one was repeated.
+    /// How often a denial was repeated.
     repeat_count: AtomicU64,
 }
 
-/// This came of asking again about a denial, which was noted by itself if it was of the same check.
+/// Records the result of rechecking a denial. If the same check denied again, the new denial was remembered
+/// already.
 pub(crate) fn finish_recheck<E>(recheck: DenyRecheck<'_>, came: &Result<Answer, E>) {
     match came {
         Ok(answer) if answer.allowed => recheck.passed(),
         Ok(_) => {}
-        // The denial decides for those who have a policy for that.
+        // The old denial still decides for callers with a failure policy.
         Err(_) => drop(recheck.failed()),
     }
 }
 
 impl RememberedDenials {
-    /// Remembers so many; none if that is 0.
+    /// Remembers this many; 0 disables the cache.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             cache: (most > 0).then(|| DenyCache::new(most)),
@@ -33,12 +34,12 @@ impl RememberedDenials {
         }
     }
 
-    /// Whether any are remembered.
+    /// Whether denials are remembered.
     pub(crate) const fn is_enabled(&self) -> bool {
         self.cache.is_some()
     }
 
-    /// What is known of this check. A denial that is told counts as repeated.
+    /// The remembered denial of this check. A denial that is returned counts as repeated.
     pub(crate) fn look_up(
         &self,
         check: &Check<'_>,
@@ -55,8 +56,8 @@ impl RememberedDenials {
         known
     }
 
-    /// The first denial of one of these checks that still holds as far as is known, however long ago the store was asked.
-    /// It counts as repeated.
+    /// The first denial of one of these checks that hasn't expired, however old the store's answer is. It
+    /// counts as repeated.
     pub(crate) fn find(
         &self,
         checks: &[Check<'_>],
@@ -72,7 +73,7 @@ impl RememberedDenials {
         Some(known)
     }
 
-    /// The store said this to a check, asked at that time.
+    /// Remembers the store's decision about a check, queried at that time.
     pub(crate) fn remember(
         &self,
         check: &Check<'_>,
@@ -87,7 +88,7 @@ impl RememberedDenials {
         }
     }
 
-    /// How often a refusal was repeated.
+    /// How often a denial was repeated.
     pub(crate) fn repeated(&self) -> u64 {
         self.repeat_count.load(Ordering::Relaxed)
     }

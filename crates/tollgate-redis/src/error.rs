@@ -1,4 +1,4 @@
-//! What can go wrong between here and the store, and why a limit can't be kept there.
+//! Errors between this process and the store, and reasons why the store can't keep a limit.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ pub use tollgate_engine::backend::FailureKind;
 
 use crate::address::AddressError;
 
-/// The store couldn't be asked, or gave no answer that could be used. It says nothing about the limit:
-/// [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) decides what a request gets then.
+/// The store couldn't be queried, or sent no usable answer. The error says nothing about the limit:
+/// [`OnStoreFailure`](tollgate_engine::policy::OnStoreFailure) decides what the request gets.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,56 +23,56 @@ use crate::address::AddressError;
 #[derive(Clone, Debug, Display, From, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No answer came in time.
+    /// No answer came before the deadline.
     #[display("the store gave no answer within {after:?}")]
     TimedOut {
-        /// How long it was waited for.
+        /// How long the request waited.
         after: Duration,
     },
     /// There is no connection.
     #[display("the store can't be reached: {why}")]
     Unreachable {
-        /// What sort of failure that is.
+        /// The kind of failure.
         kind: FailureKind,
-        /// Why, as far as is known, and what to do about it.
+        /// The cause, as far as it is known, and what to do about it.
         why: String,
     },
     /// The store answered with an error: a wrong password, out of memory, read-only, busy, no permission.
     #[display("the store answered with an error: {error}")]
     ErrorReply {
-        /// What sort of failure that is.
+        /// The kind of failure.
         kind: FailureKind,
-        /// What it said, and what to do about it.
+        /// The store's error, and what to do about it.
         error: String,
     },
-    /// The store answered something that isn't an answer.
+    /// The store's reply isn't a valid answer.
     #[display("the store's answer makes no sense: {what}")]
     InvalidReply {
         /// What was expected, and what came.
         what: String,
     },
-    /// A key holds what no limiter wrote. It is left as it is, and nothing is charged.
+    /// A key has a value that no limiter wrote. The value is left as it is, and nothing is charged.
     #[display(
         "the key {key:?} holds what no limiter wrote, and is left as it is: delete it, or keep limits \
          under another prefix"
     )]
     ForeignKey {
-        /// Which one.
+        /// The key.
         key: String,
     },
-    /// So many questions wait that no more are taken.
-    #[display("{waiting} questions wait for the store, and no more are taken")]
+    /// The queue of queries is full, so no more are taken.
+    #[display("{waiting} queries wait for the store, and no more are taken")]
     QueueFull {
-        /// How many wait.
+        /// How many queries wait.
         waiting: usize,
     },
-    /// What was asked for can't be kept in the store.
+    /// The store can't keep the limit.
     #[from]
     Limit(StoreLimitError),
-    /// The runtime that the client was built on has stopped.
+    /// The runtime on which the client was built has stopped.
     #[display("the runtime that asks the store has stopped")]
     Stopped,
-    /// It was awaited outside of a Tokio runtime, where nothing can tell that time is up.
+    /// The call was awaited outside of a Tokio runtime, where timeouts can't work.
     #[display(
         "a store is asked from within a Tokio runtime with time enabled, and this is none: await it in one \
          that was built with Builder::enable_all"
@@ -90,7 +90,7 @@ impl StoreError {
         Self::InvalidReply { what: what.into() }
     }
 
-    /// What sort of failure it is.
+    /// The kind of failure.
     pub const fn kind(&self) -> FailureKind {
         match self {
             Self::TimedOut { .. } => FailureKind::TimedOut,
@@ -107,7 +107,7 @@ impl StoreError {
 
 impl std::error::Error for StoreError {}
 
-/// A limit that the store's numbers can't carry exactly: they are doubles, whole below 2^53.
+/// A limit that the store can't keep exactly: its numbers are doubles, whole below 2^53.
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate};
@@ -126,7 +126,7 @@ impl std::error::Error for StoreError {}
 #[derive(Clone, Debug, Display, From, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreLimitError {
-    /// The algorithm itself doesn't take the rate.
+    /// The algorithm doesn't accept the rate.
     #[from]
     Rate(LimitError),
     /// A product that has to stay below 2^53 doesn't.
@@ -135,34 +135,34 @@ pub enum StoreLimitError {
          {instead}"
     )]
     TooLarge {
-        /// The limit that was asked for.
+        /// The limit.
         limit: String,
         /// What is too large.
         what: &'static str,
         /// What to do instead.
         instead: &'static str,
     },
-    /// A window that isn't a whole number of microseconds, which is as fine as the store's clock is.
+    /// A window that isn't a whole number of microseconds, the resolution of the store's clock.
     #[display(
         "rate \"{rate}\": the store's clock shows microseconds, so a window must be a whole number of them; \
          use GCRA or a token bucket"
     )]
     TooFine {
-        /// The rate that was asked for.
+        /// The rate.
         rate: Rate,
     },
-    /// Something that only a limit that is counted exactly can do.
+    /// An operation that a leased limit doesn't have.
     #[display("{what} needs a limit that is counted exactly; this one is leased")]
     Leased {
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
     },
-    /// A reservation of an algorithm that takes none, or a lease of one.
+    /// An algorithm that can't be reserved from, or can't be leased.
     #[display("{what} needs GCRA, a token bucket or a leaky bucket; \"{limit}\" is none of them")]
     UnsupportedAlgorithm {
-        /// What was asked for.
+        /// The operation.
         what: &'static str,
-        /// What it was asked of.
+        /// The limit.
         limit: String,
     },
 }
@@ -170,35 +170,35 @@ pub enum StoreLimitError {
 impl std::error::Error for StoreLimitError {}
 
 impl StoreLimitError {
-    /// A limit of this kind can't be asked that.
+    /// The error for an operation that limits of this kind don't have.
     pub(crate) fn not_a_level(what: &'static str, kind: &LimitKind) -> Self {
         let limit = format!("{kind:?}");
         Self::UnsupportedAlgorithm { what, limit }
     }
 }
 
-/// Why there is no [`Redis`](crate::Redis).
+/// Why a [`Redis`](crate::Redis) couldn't be built.
 ///
 /// ```
 /// use tollgate_redis::{ConnectError, Redis};
 ///
-/// // Outside a runtime there is nothing to connect on.
+/// // Connecting needs a runtime.
 /// let error = Redis::connect("redis://127.0.0.1").unwrap_err();
 /// assert_eq!(error, ConnectError::NoRuntime);
 /// ```
 #[derive(Clone, Debug, Display, From, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The URL doesn't say where the store is.
+    /// The URL isn't a valid address.
     #[from]
     Address(AddressError),
-    /// It was called outside a Tokio runtime.
+    /// The call was outside of a Tokio runtime.
     #[display(
         "there is no Tokio runtime here to connect on: call this from async code, or within \
          `Runtime::enter`"
     )]
     NoRuntime,
-    /// The store can't be reached in the way that the URL says: a certificate can't be read, for example.
+    /// The store can't be reached as the URL says, for example because a certificate can't be read.
     Store(StoreError),
 }
 

@@ -14,7 +14,7 @@ use crate::error::{FailureKind, StoreError};
 /// ```
 /// use tollgate_redis::{FailureStats, RedisStats};
 ///
-/// /// What a health check says.
+/// /// The text of a health check.
 /// fn health(stats: &RedisStats) -> String {
 ///     let failing = stats.failures.iter().find(|failure| failure.failing_for.is_some());
 ///     match failing {
@@ -27,45 +27,46 @@ use crate::error::{FailureKind, StoreError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailureStats {
-    /// What sort.
+    /// The kind.
     pub kind: FailureKind,
-    /// Questions that failed so.
+    /// Queries that failed with this kind.
     pub count: u64,
-    /// What the first of them was told.
+    /// The error message of the first of them.
     pub first_error: String,
-    /// When that was, since 1970.
+    /// When the first failed, since 1970.
     pub since: Timestamp,
-    /// How long ago that was, by a clock that never steps.
+    /// How long ago the first failed, by a monotonic clock.
     pub first_ago: Duration,
-    /// How long ago the latest was. From the first to the latest there may have been pauses.
+    /// How long ago the latest failed. There may have been answers between the first and the latest.
     pub latest_ago: Duration,
-    /// If the store hasn't answered since the latest: for how long it has failed so. None once it has.
+    /// How long the store has failed with this kind, if it hasn't answered since the latest failure; else
+    /// `None`.
     pub failing_for: Option<Duration>,
 }
 
 impl FailureStats {
-    /// How long it was from the first to the latest, pauses included.
+    /// The time from the first to the latest failure, including answers in between.
     pub fn duration(&self) -> Duration {
         self.first_ago.saturating_sub(self.latest_ago)
     }
 }
 
-/// Failures so far, kind by kind.
+/// Counts of failures for each kind.
 ///
-/// All is relaxed: each number is about its own kind, and a thread that reads them while others write may be a
-/// moment behind.
+/// All accesses are relaxed: each number belongs to its own kind, and a thread that reads during a write may be
+/// a moment behind.
 #[derive(derive_more::Debug)]
 #[debug("{:?}", self.stats())]
 pub(crate) struct FailureCounters {
     kinds: [KindCounter; FailureKind::ALL.len()],
-    /// Whether the latest that is known is a failure. While all is well, this is all that is read.
+    /// Whether the latest known result is a failure. While the store works, nothing else is read.
     is_failing: AtomicBool,
-    /// The number of the kind of the latest failure.
+    /// The kind of the latest failure, as a number.
     latest: AtomicUsize,
     times: Box<dyn Fn() -> ClockTimes + Send + Sync>,
 }
 
-/// The time on a clock that never steps, and on one that shows the date.
+/// A time on the monotonic clock, and on the wall clock.
 #[derive(Clone, Copy, Debug)]
 struct ClockTimes {
     now: Timestamp,
@@ -76,9 +77,9 @@ struct ClockTimes {
 struct KindCounter {
     count: AtomicU64,
     first_error: OnceLock<(String, ClockTimes)>,
-    /// By the clock that never steps.
+    /// By the monotonic clock.
     latest: AtomicU64,
-    /// When it began to fail without an answer since, plus a nanosecond; 0 if the store has answered.
+    /// When it began to fail without an answer since, in nanoseconds plus 1; 0 if the store has answered.
     failing_since: AtomicU64,
 }
 
@@ -95,7 +96,7 @@ impl FailureCounters {
         }
     }
 
-    /// A question failed.
+    /// Counts a failed query.
     #[cold]
     pub(crate) fn record_failure(&self, kind: FailureKind, error: &dyn fmt::Display) {
         let relaxed = Ordering::Relaxed;
@@ -103,8 +104,9 @@ impl FailureCounters {
         let tally = &self.kinds[kind as usize];
         tally.first_error.get_or_init(|| (error.to_string(), times));
         let nanos = times.now.as_nanos();
+        // The maximum, because threads may arrive here in another order than they read the clock.
         tally.latest.fetch_max(nanos, relaxed);
-        // Another one may have begun it.
+        // Another thread may have set it.
         let _ =
             (tally.failing_since).compare_exchange(0, nanos.saturating_add(1), relaxed, relaxed);
         tally.count.fetch_add(1, relaxed);
@@ -112,7 +114,7 @@ impl FailureCounters {
         self.is_failing.store(true, relaxed);
     }
 
-    /// The store answered a question.
+    /// Records that the store answered a query.
     #[inline]
     pub(crate) fn record_success(&self) {
         if self.is_failing.load(Ordering::Relaxed) {
@@ -134,7 +136,7 @@ impl FailureCounters {
         latest.copied().unwrap_or(FailureKind::Other)
     }
 
-    /// What came of a question to the store.
+    /// Records the result of a query.
     pub(crate) fn record_result<T>(&self, asked: &Result<T, StoreError>) {
         match asked {
             Ok(_) => self.record_success(),
@@ -142,7 +144,7 @@ impl FailureCounters {
         }
     }
 
-    /// The kinds that there were.
+    /// The kinds that occurred.
     pub(crate) fn stats(&self) -> Vec<FailureStats> {
         let now = (self.times)().now;
         let stats = |(kind, tally): (FailureKind, &KindCounter)| {

@@ -1,4 +1,4 @@
-//! A store of a test, in this process: it fails and comes back on command.
+//! A store for tests, in this process. It fails and recovers on command.
 
 mod lease;
 mod operations;
@@ -31,15 +31,15 @@ use crate::store::StoreCounters;
 
 use lease::FakeLeases;
 
-/// Keys that a test may use.
+/// The most keys that a test can use.
 const MAX_KEYS: usize = 10_000;
 
-/// The store of a test: limits in this process, by a clock that is set by hand, which fails when it is told
-/// to. [`Redis::fake_store`](crate::Redis::fake_store) has it.
+/// The fake store of a test: limits in this process, by a clock that the test sets, with faults that the test
+/// injects. [`Redis::fake_store`](crate::Redis::fake_store) returns it.
 ///
-/// In front of it is what is in front of a real store: a request that it can't be asked about gets what its
-/// limit has chosen, circuits break, events are told and counted. Leased limits are leased: this node holds a
-/// tenth of the burst for a second, and spends that without asking.
+/// Everything in front of a real store is in front of it too: failure policies, circuit breakers, events and
+/// counters. Leased limits are leased: this node holds a tenth of the burst for a second, and spends it without
+/// a query.
 ///
 /// ```
 /// use tollgate::clock::Manual;
@@ -48,7 +48,7 @@ const MAX_KEYS: usize = 10_000;
 /// use tollgate_engine::{Engine, Facts, Policy};
 /// use tollgate_redis::{Fault, Redis};
 ///
-/// // What is to be tested: a policy, and what the service makes of a verdict.
+/// // Under test: a policy, and the service's response to a decision.
 /// const POLICY: &str = "
 /// limits:
 ///   - {name: exports, match: {path: /export}, key: user, quota: 100/month}
@@ -57,7 +57,7 @@ const MAX_KEYS: usize = 10_000;
 /// fn status(verdict: &RequestDecision<'_>) -> u16 {
 ///     match verdict {
 ///         RequestDecision::Allowed(_) => 200,
-///         RequestDecision::Denied(refused) => match refused.cause() {
+///         RequestDecision::Denied(denied) => match denied.cause() {
 ///             Cause::StoreFailure(_) => 503,
 ///             _ => 429,
 ///         },
@@ -74,9 +74,9 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// let store = redis.fake_store().expect("it is in memory");
 /// store.inject_fault(Fault::Down);
-/// // A quota is closed then, unless it says otherwise: nobody knows what is left of it.
+/// // A quota is closed then by default, because what remains of it isn't known.
 /// assert_eq!(status(&engine.decide_async(&export).await?), 503);
-/// // A rate is judged in this process.
+/// // A rate is decided in this process.
 /// for expected in [200, 200, 429] {
 ///     let verdict = engine.decide_async(&search).await?;
 ///     assert_eq!(status(&verdict), expected);
@@ -91,21 +91,21 @@ const MAX_KEYS: usize = 10_000;
 /// # }
 /// ```
 #[derive(Debug)]
-#[debug("Rehearsal({state:?})")]
+#[debug("FakeStore({state:?})")]
 pub struct FakeStore {
     clock: Manual,
     timeout: Duration,
     terms: LeaseTerms,
     slot_life: Duration,
     pub(crate) refusals: RememberedDenials,
-    /// What was asked of the store, and what came of it.
+    /// The counters of queries and round trips.
     pub(crate) stats: StoreCounters,
-    /// This process's part of the limits, which is told what the store admits.
+    /// This process's share of the limits, which records what the store admits.
     local: Arc<LocalLimits<HostClock, HostWall>>,
     state: Mutex<FakeState>,
 }
 
-/// What can be wrong with the store of a test.
+/// A fault that a test injects into the fake store.
 ///
 /// ```
 /// use tollgate::{Rate, clock::Manual};
@@ -124,45 +124,45 @@ pub struct FakeStore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing listens there.
+    /// Connections are refused.
     Down,
-    /// Every answer comes too late, without anybody having to wait for it. What was asked is carried out.
+    /// Every answer comes too late. The timeout is reported without a wait, and the queries are executed.
     Slow,
-    /// It takes no writes, as a replica.
+    /// Writes fail, as on a replica.
     ReadOnly,
 }
 
-/// What changes.
+/// The mutable state.
 #[derive(Debug)]
 #[debug("{fault:?}, {memory:?}")]
 struct FakeState {
     fault: Option<Fault>,
     memory: Memory<HostClock, HostWall>,
-    /// Reservations are booked apart, by counter.
+    /// Reservations, which count apart from the memory, by counter.
     pacers: HashMap<u64, Arc<Pacer>>,
     leases: FakeLeases,
-    /// How often something could pass sooner than was said, before all was forgotten.
+    /// The epoch of refunds before the memory was last cleared.
     epochs_before_reset: u64,
 }
 
 type Pacer = StoredKeyLimiter<[u64; 2], Manual>;
 
-/// So many parts is a token, where levels are compared.
+/// The parts of a token, for comparisons of levels.
 const PARTS_PER_TOKEN: u64 = 1_000_000;
 
 impl FakeStore {
-    /// From now on every question fails so.
+    /// From now on, every query fails with this fault.
     pub fn inject_fault(&self, fault: Fault) {
         lock(&self.state).fault = Some(fault);
     }
 
-    /// It works again, with all that it kept.
+    /// The store works again, with the state that it had.
     pub fn clear_fault(&self) {
         lock(&self.state).fault = None;
     }
 
-    /// It loses all that it kept, as one that restarts with nothing: limits start full. What this node holds
-    /// of leased limits it still holds.
+    /// The store loses its state, as after a restart without persistence: limits start full. This node keeps
+    /// the tokens that it has leased.
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -183,7 +183,7 @@ impl FakeStore {
         state.pacers.clear();
     }
 
-    /// The store that was chosen.
+    /// A fake store with the settings of a builder.
     pub(crate) fn new(
         options: &RedisBuilder,
         clock: &Manual,
@@ -212,12 +212,12 @@ impl FakeStore {
         fault.map_or(Ok(()), |fault| Err(self.error(fault)))
     }
 
-    /// Tokens that this node holds.
+    /// Leased tokens that this node holds.
     pub(crate) fn leased(&self) -> u64 {
         lock(&self.state).leases.held(self.clock.now())
     }
 
-    /// Returns the tokens that this node holds.
+    /// Returns the leased tokens.
     pub(crate) fn close(&self) -> RefundResult {
         let mut state = lock(&self.state);
         let held = state.leases.held(self.clock.now());
@@ -228,7 +228,7 @@ impl FakeStore {
         }
     }
 
-    /// The limit as the store would read it.
+    /// The limit in the store's terms.
     pub(crate) fn limit_form(&self, limit: &Limit) -> Result<LimitForm, StoreLimitError> {
         let form = LimitForm::from_limit(limit, self.slot_life)?;
         let is_other = form.level().is_none() && form.known_decision(0).is_none();
@@ -252,7 +252,7 @@ impl FakeStore {
         decided
     }
 
-    /// What one check says after all were answered so.
+    /// The decision of one check by itself, after the answer to all of them.
     fn own_decision(
         &self,
         number: usize,
@@ -263,7 +263,7 @@ impl FakeStore {
             return Ok(answer.decision);
         }
         if let LimitKind::Concurrency(most) = check.limit.kind() {
-            // Asking would take one more permit. It isn't the check that denied the request.
+            // A query would take one more permit. This isn't the check that denied the request.
             let (most, zero) = (u64::from(*most), Duration::ZERO);
             return Ok(Decision::new(Outcome::Allowed, most, most, zero, zero));
         }
@@ -279,7 +279,7 @@ impl FakeStore {
         Ok(decision)
     }
 
-    /// Decides by what is leased, or asks.
+    /// Decides by the leases, or with a query.
     fn decide_by(
         &self,
         state: &mut FakeState,
@@ -324,7 +324,7 @@ impl FakeStore {
                 let is_low = state.leases.spend(check, now, part, self.terms.duration);
                 if state.fault.is_none() && (asks || is_low) {
                     self.take_lease(state, check, part);
-                    // Ahead, by a question of its own.
+                    // The refill in advance is a query of its own.
                     self.stats.record_call(usize::from(!asks));
                 }
             }
@@ -337,7 +337,7 @@ impl FakeStore {
         Ok(answer)
     }
 
-    /// Asks the store: what it does then, unless it fails.
+    /// Runs a query, unless the store has a fault.
     fn run_query<T>(
         &self,
         state: &mut FakeState,
@@ -351,7 +351,7 @@ impl FakeStore {
         self.stats.failed_calls.fetch_add(1, Ordering::Relaxed);
         if fault == Fault::Slow {
             self.stats.timeouts.fetch_add(1, Ordering::Relaxed);
-            // Carried out, but too late for the request.
+            // Executed, but too late for the request.
             drop(carry_out(state));
         }
         Err(self.error(fault))
@@ -371,19 +371,19 @@ impl FakeStore {
 }
 
 impl FakeState {
-    /// How often something could pass sooner than was said.
+    /// How often something was refunded or reset, which may outdate denials.
     fn epoch(&self) -> u64 {
         self.epochs_before_reset + self.memory.deny_epoch().unwrap_or_default()
     }
 
-    /// What a remembered refusal of a check depends on.
+    /// The version of a remembered denial: it is outdated if this differs.
     fn version(&self, check: &Check<'_>) -> DenyVersion {
         let kind = FixedState::default().hash_one(format!("{:?}", check.limit.kind()));
         DenyVersion(kind, self.epoch())
     }
 }
 
-/// As a backend.
+/// The operations of a backend.
 impl FakeStore {
     pub(crate) fn ask(
         &self,
@@ -438,13 +438,13 @@ impl FakeStore {
         (!self.refusals.is_enabled()).then(|| lock(&self.state).epoch())
     }
 
-    /// A denial that was told before and still holds as far as is known.
+    /// An earlier denial that hasn't expired.
     pub(crate) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
         let state = lock(&self.state);
         (self.refusals).find(checks, self.now(), |check| Some(state.version(check)))
     }
 
-    /// A denial that is repeated, without asking the store; or else the one that this request asks about again.
+    /// Returns a remembered denial as the error; or the denial that this request checks again, if any.
     fn find_remembered_denial(
         &self,
         state: &FakeState,
@@ -462,14 +462,15 @@ impl FakeStore {
         Ok(due)
     }
 
-    /// Tells the store what was decided without it: as much is used at least.
+    /// Reports the usage that was decided without the store: the store then counts at least as much.
     fn report_local_usage(&self, state: &FakeState, check: &Check<'_>) {
         let Some(owed) = self.local.unreported_usage(check) else {
             return;
         };
         let left = state.memory.answer(&[peek_check(check)]).decision;
         let missing = match used_parts(check.limit, &left) {
-            // To a part of a token, rounded up: a level that flaps would lose one each time.
+            // Compared in parts of a token, rounded up: otherwise each failure and recovery would lose up to
+            // one token.
             Some(used) => {
                 let missing = owed.tokens(PARTS_PER_TOKEN).saturating_sub(used);
                 u64::try_from(missing.div_ceil(PARTS_PER_TOKEN.into())).unwrap_or(u64::MAX)
@@ -485,7 +486,7 @@ impl FakeStore {
     }
 }
 
-/// Limits in this process, by a clock that is set by hand.
+/// Limits in this process, by a clock that the test sets.
 pub(crate) fn memory(clock: &Manual) -> Memory<HostClock, HostWall> {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let memory = Memory::builder().capacity(MAX_KEYS);
@@ -493,18 +494,18 @@ pub(crate) fn memory(clock: &Manual) -> Memory<HostClock, HostWall> {
     memory.wall(ClockSource::Other(clock)).build()
 }
 
-/// Whether tokens are taken ahead of it.
+/// Whether tokens of a limit are leased in advance.
 fn is_leased(limit: &Limit) -> bool {
     let form = || LimitForm::from_limit(limit, Duration::ZERO);
     limit.counting() == Counting::Leased && form().is_ok_and(|form| form.level().is_some())
 }
 
-/// A look that charges nothing.
+/// The same check with a cost of 0.
 fn peek_check<'a>(check: &Check<'a>) -> Check<'a> {
     Check { cost: 0, ..*check }
 }
 
-/// What is used of a level, in parts of a token; nothing of other limits.
+/// The usage of a level in parts of a token; `None` for other limits.
 fn used_parts(limit: &Limit, left: &Decision) -> Option<u128> {
     LimitForm::from_limit(limit, Duration::ZERO).ok()?.level()?;
     let LimitKind::Rate { rate, .. } = limit.kind() else {

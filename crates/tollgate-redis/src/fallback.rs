@@ -1,4 +1,4 @@
-//! What is answered when a store can't be asked, as each limit has chosen.
+//! The answer while a store is unreachable, as each limit has chosen.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -35,18 +35,18 @@ use local_first::CheckSubset;
 
 pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 
-/// A backend that always has an answer: if the one behind it fails, what each rule has chosen.
+/// A backend that always has an answer: if the backend behind it fails, each rule's choice decides.
 ///
-/// | [`OnStoreFailure`] | while the store can't be asked |
+/// | [`OnStoreFailure`] | while the store is unreachable |
 /// |---|---|
-/// | `Open` | it passes, uncharged |
-/// | `Closed` | it is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
-/// | `LocalLimits` | it is judged in this process, by the limit divided by the number of nodes, times two |
-/// | `CircuitBreak` | likewise; and once the [`BreakerThresholds`] trips, the store isn't even asked for a while |
+/// | `Open` | the request passes, uncharged |
+/// | `Closed` | the request is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
+/// | `Local` | this process decides, by the limit × 2 ÷ nodes |
+/// | `CircuitBreak` | as `Local`; beyond the [`BreakerThresholds`], the store isn't queried for a while |
 ///
-/// Of a request that meets rules with different choices, closed wins, and then those that are judged
-/// locally must all pass. Rules with `counting: local` are judged here in any case, and first: a refusal by one
-/// asks the store nothing.
+/// If the rules of a request chose differently, closed wins. Otherwise all rules that are decided locally must
+/// allow it. Rules with `counting: local` are always decided here, and first: if one denies, the store isn't
+/// queried.
 ///
 /// ```
 /// use tollgate::{Clock, Timestamp, clock::Manual};
@@ -86,7 +86,7 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 /// #     passed += u32::from(verdict.allowed().is_some());
 /// # }
 /// # let store = engine.backend();
-/// // 20 requests under `{name: a, rate: 8/s}`: this node's part is 8 / 4 · 2.
+/// // 20 requests under `{name: a, rate: 8/s}`: this node's share is 8 × 2 ÷ 4.
 /// assert_eq!(passed, 4);
 /// assert!(store.is_active());
 /// assert_eq!(store.stats().local, 20);
@@ -101,22 +101,22 @@ pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
     /// Whether the latest answer came without the store.
     is_active: AtomicBool,
     active_since: AtomicU64,
-    /// What failed, whichever call met it.
+    /// Counts failures by kind, of every call.
     pub(crate) failures: FailureCounters,
     event_throttle: EventThrottle,
     on_event: Option<Box<EventListener>>,
 }
 
 impl<B: RemoteBackend> Fallback<B> {
-    /// Puts this backend behind it, on the system's clocks.
+    /// Puts this backend behind the fallback, on the system's clocks.
     pub fn new(store: B) -> Self {
         Self::with_local(store, Arc::new(LocalLimits::new(Memory::new())))
     }
 }
 
 impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
-    /// Puts this backend behind it, and decides by that part of the limits, by its clocks. The backend may
-    /// note in it what the store says.
+    /// Puts this backend behind the fallback, with this share of the limits and its clocks. The backend may
+    /// record the store's decisions in it.
     pub fn with_local(store: B, local: Arc<LocalLimits<C, W>>) -> Self {
         let Clocks { clock: timer, wall } = local.memory().clocks();
         Self {
@@ -132,49 +132,49 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         }
     }
 
-    /// How many nodes the fleet has, this one included: one unless said otherwise. A local limit is the
-    /// limit divided by it, times two, and never more than the limit. [`LocalLimits::set_node_count`] changes it later.
+    /// How many nodes the fleet has, this one included; one by default. A local limit is the limit × 2 ÷ nodes,
+    /// at most the limit. [`LocalLimits::set_node_count`] changes it later.
     #[must_use]
     pub fn node_count(self, nodes: u64) -> Self {
         self.local.set_node_count(nodes);
         self
     }
 
-    /// When rules that circuit-break stop asking, and for how long.
+    /// When rules that circuit-break stop querying the store, and for how long.
     #[must_use]
     pub fn breaker(mut self, breaker: BreakerThresholds) -> Self {
         self.circuit = breaker.circuit();
         self
     }
 
-    /// Tells this what happens to the store, on the thread that notices.
+    /// Calls this for each event of the store, on the thread that notices it.
     #[must_use]
     pub fn on_event(mut self, tell: impl Fn(&StoreEvent<'_>) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Box::new(tell));
         self
     }
 
-    /// The backend behind it.
+    /// The backend behind the fallback.
     pub fn store(&self) -> &B {
         &self.store
     }
 
-    /// This process's part of the limits.
+    /// This process's share of the limits.
     pub fn local(&self) -> &LocalLimits<C, W> {
         &self.local
     }
 
-    /// Whether requests are decided without the store: true if the latest request that needed it was.
+    /// Whether requests are decided without the store: true if the latest request that needed the store was.
     pub fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// Whether rules that circuit-break ask the store now.
+    /// State of the circuit breaker: whether rules that circuit-break query the store now.
     pub fn breaker_state(&self) -> BreakerState {
         self.circuit.state(self.now())
     }
 
-    /// What it has counted.
+    /// The counters of this fallback.
     pub fn stats(&self) -> FallbackStats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FallbackStats {
@@ -197,7 +197,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         self.local.memory().clock().now()
     }
 
-    /// By which right the store is asked about these; none if it isn't.
+    /// Admits a request to the store through the circuit breaker; `None` if the circuit is open.
     #[inline]
     fn admit_to_store(&self, checks: &[Check<'_>]) -> Option<ProbeGuard<'_>> {
         let circuit = &self.circuit;
@@ -213,22 +213,23 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         Some(ProbeGuard { circuit, entry })
     }
 
-    /// The store answered, or did when it was last asked.
+    /// Records that the store answered this request, or the latest one if this needed no query.
     #[inline]
     fn record_success(&self, checks: &[Check<'_>], source: AnswerSource) {
         if source == AnswerSource::Asked && checks.iter().any(breaks_circuit) {
-            // No answer is slow: what waits too long for a store gives up, and fails.
+            // Every answer counts as fast: a slow one would have timed out, and is a failure.
             self.circuit
                 .record_answer(AdmittedCall::untracked(), self.now(), Duration::ZERO);
         }
-        // A failure at the same moment may leave the circuit open although nothing is active.
+        // A concurrent failure may leave the circuit open although the fallback isn't active, so both are read.
         if self.is_active.load(Ordering::Relaxed) || !self.circuit.is_closed() {
             self.end_fallback();
         }
     }
 
-    // A failure is counted before it is active, and what is active ends before the count does: whatever
-    // happens at once, what was counted is active, so that the next answer clears it.
+    // A failure is counted in the circuit before the fallback becomes active, and the fallback ends before the
+    // circuit is cleared. So with any interleaving, a counted failure leaves the fallback active, and the next
+    // answer clears it.
     #[cold]
     fn end_fallback(&self) {
         let since = Timestamp::from_nanos(self.active_since.load(Ordering::Relaxed));
@@ -242,7 +243,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         }
     }
 
-    /// What failed is counted by its kind.
+    /// Counts a failure by its kind.
     fn record_failure<T>(
         &self,
         asked: Result<T, B::Error>,
@@ -254,7 +255,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         })
     }
 
-    /// The store failed a request, which may have been a probe.
+    /// Handles a failure of the store for a request, which may have been a probe.
     #[cold]
     fn handle_failure(
         &self,
@@ -265,7 +266,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     ) -> FailureKind {
         let now = self.now();
         self.counters.errors.fetch_add(1, Ordering::Relaxed);
-        // Where no rule breaks circuits there is none to break, nor while others are answered.
+        // The circuit opens only if a rule of the request circuit-breaks, and no other part of the store
+        // answers.
         let breaks = checks.iter().any(breaks_circuit) && failure.extent == FailureScope::Whole;
         let entry = probe.unwrap_or_else(AdmittedCall::untracked);
         let happened = breaks.then(|| self.circuit.record_failure(entry, now));
@@ -274,11 +276,11 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             self.emit(&StoreEvent::FallbackStarted);
         }
         match happened.flatten() {
-            // A probe that fails only prolongs it.
+            // A failed probe only keeps the circuit open for longer.
             Some(BreakerEvent::Opened { stays, why }) if why != TripReason::Probe => {
                 self.emit(&StoreEvent::CircuitOpened { open_for: stays });
             }
-            // The store has answered, or a part of it.
+            // The store has answered, or a part of it, so the probe succeeded.
             _ if failure.extent != FailureScope::Whole
                 && probe.is_some()
                 && self.circuit.close() =>
@@ -305,7 +307,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         failure.kind
     }
 
-    /// The answer without a store, which failed so.
+    /// The answer without the store, which failed with this kind.
     #[cold]
     fn answer_locally(&self, checks: &[Check<'_>], kind: FailureKind) -> Answer {
         let choice = |check: &Check<'_>| check.limit.on_store_failure();
@@ -313,7 +315,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         let one_more = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
         let unavailable = |fallback| StoreUnavailable { kind, fallback };
         if let Some((number, denied)) = self.store.known_denial(checks) {
-            // What the store denied for an hour it would deny now.
+            // The store would repeat a denial that hasn't expired.
             return Answer::known(Some(number), denied);
         }
         if let Some(closed) = checks.iter().position(is_closed) {
@@ -330,7 +332,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         };
         one_more(&self.counters.local);
         for check in &own.checks {
-            // What the store gave ahead counts as spent before anything is decided here.
+            // Tokens that the store leased count as spent before anything is decided here.
             let (limit, fingerprint) = (check.limit, check.key.fingerprint());
             let spent = self.store.take_unreported_spending(check);
             self.local.record_spent(limit, fingerprint, spent);
@@ -342,7 +344,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         answer
     }
 
-    /// What came of asking the store, after a failure is counted, or the end of one.
+    /// Records the result of a query: counts a failure, or ends the fallback.
     pub(crate) fn record_answer(
         &self,
         asked: Result<Answer, B::Error>,
@@ -354,15 +356,16 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         Ok(answer)
     }
 
-    /// Asks the store, or answers without it.
+    /// Queries the store, or answers without it.
     ///
-    /// A block in place of an async function, which would keep its arguments twice: the future is to stay small.
+    /// An async block instead of an async function, which would keep its arguments twice: the future has to
+    /// stay small.
     fn ask_store<'a>(
         &'a self,
         checks: &'a [Check<'a>],
         mut each: Option<&'a mut Vec<CheckResult>>,
     ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
-        // Borrowed where it is used, as moving it would keep it twice as well.
+        // Borrowed where it is used: moving it would keep it twice as well.
         let mut gate = self.admit_to_store(checks);
         async move {
             let kind = if let Some(probe) = &mut gate {
@@ -384,7 +387,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             };
             let answer = self.answer_locally(checks, kind);
             if let Some(each) = each {
-                // Of the others it is only known that they didn't decide.
+                // Of the other checks it is only known that they didn't decide.
                 *each = vec![Ok(Decision::UNLIMITED); checks.len()];
                 set_decider_result(each, &answer);
             }
@@ -392,7 +395,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         }
     }
 
-    /// What a check would say by itself while the store fails so.
+    /// What a check by itself would decide while the store fails with this kind.
     fn peek_locally(&self, check: &Check<'_>, kind: FailureKind) -> CheckResult {
         match check.limit.on_store_failure() {
             OnStoreFailure::Open => Ok(Decision::UNLIMITED),
@@ -402,7 +405,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     }
 }
 
-/// Puts what the check that decided says among what all say.
+/// Writes the decision of the deciding check into the list of all results.
 fn set_decider_result(each: &mut [CheckResult], answer: &Answer) {
     let unavailable = answer.unavailable.filter(|_| answer.is_unavailable());
     if let Some(one) = answer.decider.and_then(|decider| each.get_mut(decider)) {
@@ -482,7 +485,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
             Refund::Cost | Refund::Dropped => {
                 memory.refund_checks(&CheckSubset::of(checks, is_local).checks)
             }
-            // All of them: what decides while there is no store remembers what that had admitted.
+            // All of them: the local share remembers what the store had admitted.
             Refund::Reset => memory.reset_checks(checks),
         }
         let there = CheckSubset::of(checks, is_remote).checks;

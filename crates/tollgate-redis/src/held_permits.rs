@@ -1,4 +1,4 @@
-//! Slots that requests of this node hold, renewed while they do: those of a dead node run out.
+//! Permits that requests of this node hold. The node renews them; those of a dead node expire.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,48 +18,47 @@ use crate::lock::lock;
 use crate::query::{QueryReplies, StoreOp, StoreQuery};
 use crate::store::Store;
 
-/// So many are renewed or given back at once: more would wait for each other for too long, and let
-/// decisions wait.
+/// How many permits are renewed or released concurrently. More would queue in the store, and delay decisions.
 const MAX_CONCURRENT_CALLS: usize = 128;
-/// Slots that wait to be given back. Others run out.
+/// How many permits can wait to be released. Others expire.
 const MAX_PENDING_RELEASES: usize = 65_536;
-/// Between attempts to give slots back: so long at first, twice as long each time, and no longer than this.
+/// The pause between attempts to release: this at first, doubled each time up to `MAX_RETRY_PAUSE`.
 const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// All slots of this node.
+/// All permits of this node.
 #[derive(Debug)]
 #[debug("HeldPermits({permit_ttl:?})")]
 pub(crate) struct HeldPermits {
     store: Arc<Store>,
-    /// The question that took each, by the name of its holder.
+    /// The query that took each permit, by the name of its holder.
     held: Mutex<BTreeMap<Box<str>, StoreQuery>>,
     ended: Mutex<ReleaseQueue>,
     permit_ttl: Duration,
-    /// Instead of the store's clock.
+    /// Replaces the store's clock.
     time: Option<CallerClock>,
-    /// Tells this node from all others.
+    /// Distinguishes this node from all others.
     node: ProcessIdentity,
     next: AtomicU64,
-    /// Slots that ran out although they were held, and that others have now: the node was asleep, the store
-    /// away, or its clock stepped.
+    /// Permits that expired although they were held, and that other nodes have now: the node was suspended, the
+    /// store unreachable, or its clock stepped.
     lost: AtomicU64,
-    /// Held while slots are renewed.
+    /// Held during a renewal of permits.
     renewing: tokio::sync::Mutex<()>,
-    /// The store was told of all that has ended.
+    /// Notified when all ended permits are released.
     all_released: Notify,
     host: Host,
 }
 
-/// Slots to give back.
+/// Permits to release.
 #[derive(Debug, Default)]
 struct ReleaseQueue {
-    /// In the order in which they ended, and since when that is due.
+    /// In the order in which they ended, with the time of that.
     pending: VecDeque<(StoreQuery, Instant)>,
-    /// Those that couldn't be given back so far. Their node may be away while others are there, so they come
-    /// after those that weren't tried.
+    /// Those whose release failed. Their node may be unreachable while others work, so they come after those
+    /// that weren't tried.
     failed: VecDeque<(StoreQuery, Instant)>,
-    /// Whether someone does.
+    /// Whether a task is releasing.
     is_releasing: bool,
 }
 
@@ -83,20 +82,20 @@ impl HeldPermits {
             all_released: Notify::new(),
             host,
         });
-        // A renewal may fail twice before a slot is lost.
+        // Three renewals in a permit's duration: two may fail before it expires.
         let renew = async |permits: Arc<Self>| permits.renew_all().await;
         permits.host.spawn_every(life / 3, &permits, renew);
         permits
     }
 
-    /// A name for who takes a slot.
+    /// A unique name for the holder of a permit.
     pub(crate) fn next_holder_name(&self) -> Box<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let node = self.node.number(&self.host);
         format!("{node:016x}-{number:x}").into()
     }
 
-    /// A slot was taken: it is renewed until the returned closure is called.
+    /// Registers a permit that was taken: it is renewed until the returned closure is called.
     pub(crate) fn hold(
         self: &Arc<Self>,
         question: &StoreQuery,
@@ -111,26 +110,27 @@ impl HeldPermits {
         })
     }
 
-    /// Gives back a slot that may or may not have been taken.
+    /// Releases a permit that the store may or may not have granted.
     pub(crate) fn release_if_taken(self: &Arc<Self>, question: &StoreQuery) {
         if let Some(end) = self.hold(question) {
             end();
         }
     }
 
-    /// Gives back all slots, held or not, and waits until that is said.
+    /// Releases all permits, held or not, and waits until the store has confirmed it.
     pub(crate) async fn close(self: &Arc<Self>) {
-        // A renewal that is under way would take them again.
+        // A renewal in progress would take them again.
         let renewing = self.renewing.lock().await;
         let held = std::mem::take(&mut *lock(&self.held));
         drop(renewing);
         held.into_values().for_each(|held| self.queue_release(held));
         loop {
-            let said = self.all_released.notified();
+            // Registered before the check, so that a notification in between isn't lost.
+            let released = self.all_released.notified();
             if !lock(&self.ended).is_releasing {
                 return;
             }
-            said.await;
+            released.await;
         }
     }
 
@@ -152,10 +152,11 @@ impl HeldPermits {
         self.store.ask(vec![question], at).await
     }
 
-    /// Has a slot given back.
+    /// Queues a permit for its release.
     fn queue_release(self: &Arc<Self>, held: StoreQuery) {
         let mut ended = lock(&self.ended);
         if ended.pending.len() + ended.failed.len() < MAX_PENDING_RELEASES {
+            // A permit beyond the bound isn't queued, and expires by itself.
             ended.pending.push_back((held, Instant::now()));
         }
         let is_said = std::mem::replace(&mut ended.is_releasing, true);
@@ -165,7 +166,7 @@ impl HeldPermits {
         }
     }
 
-    /// Holds on to all slots.
+    /// Renews all permits.
     async fn renew_all(self: &Arc<Self>) -> bool {
         let _renewing = self.renewing.lock().await;
         let held = lock(&self.held).clone();
@@ -175,13 +176,13 @@ impl HeldPermits {
         true
     }
 
-    /// Holds on to a slot. One that was gone is taken again by that if there is room.
+    /// Renews a permit. If it had expired, the renewal takes it again if there is room.
     async fn renew(self: &Arc<Self>, name: Box<str>, held: StoreQuery) {
-        // It may have been given back since.
+        // It may have been released since.
         if !lock(&self.held).contains_key(&name) {
             return;
         }
-        // What fails is tried again.
+        // A failed renewal is tried again.
         if let Ok(answers) = self.ask(&held, StoreOp::Renew).await {
             self.handle_renewal(&name, held, &answers);
         }
@@ -191,17 +192,17 @@ impl HeldPermits {
         let is_had = answers.replies.iter().all(|raw| raw.outcome == 1);
         let mut all = lock(&self.held);
         if !is_had {
-            // Others have it now: it can't be renewed, nor given back.
+            // Other nodes have the permit now: it can't be renewed or released.
             let lost = all.remove(name).is_some();
             self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
         } else if !all.contains_key(name) {
-            // It has ended while this was asked, and may have been taken again after it was given back.
+            // The permit ended during the query, so the renewal may have taken it again after its release.
             drop(all);
             self.queue_release(held);
         }
     }
 
-    /// What has ended and is to be said next; nothing once all is said.
+    /// The next permits to release; `None` if there are none.
     fn next_releases(&self) -> Option<Vec<(StoreQuery, Instant)>> {
         let mut guard = lock(&self.ended);
         let ended = &mut *guard;
@@ -216,7 +217,7 @@ impl HeldPermits {
         Some(next.chain(ended.failed.drain(..again)).collect())
     }
 
-    /// These couldn't be given back. Whether all others were tried too.
+    /// Requeues permits whose release failed. Returns whether all others were tried too.
     fn requeue_failed(&self, slots: Vec<(StoreQuery, Instant)>) -> bool {
         let mut ended = lock(&self.ended);
         ended.failed.extend(slots);
@@ -224,17 +225,17 @@ impl HeldPermits {
     }
 }
 
-/// Gives back what has ended, until all of it is said or has run out.
+/// Releases ended permits until all are released or have expired.
 async fn release_ended_permits(permits: Arc<HeldPermits>) {
     let mut pause = MIN_RETRY_PAUSE;
     while let Some(some) = permits.next_releases() {
-        let said = some.into_iter().map(async |(held, since)| {
-            let said = permits.ask(&held, StoreOp::Release).await;
-            said.is_err().then_some((held, since))
+        let results = some.into_iter().map(async |(held, since)| {
+            let result = permits.ask(&held, StoreOp::Release).await;
+            result.is_err().then_some((held, since))
         });
-        let unsaid = join_all(said).await.into_iter().flatten();
+        let failed = join_all(results).await.into_iter().flatten();
         let is_due = |(_, since): &(_, Instant)| since.elapsed() < permits.permit_ttl;
-        let due: Vec<_> = unsaid.filter(is_due).collect();
+        let due: Vec<_> = failed.filter(is_due).collect();
         if due.is_empty() {
             pause = MIN_RETRY_PAUSE;
             continue;
@@ -275,7 +276,7 @@ mod tests {
         let (name, held) = lock(&permits.held).clone().into_iter().next().unwrap();
         drop(pass);
         free(1).await;
-        // A renewal that was under way comes after it.
+        // A renewal in progress comes after it.
         let answers = permits.ask(&held, StoreOp::Renew).await.unwrap();
         free(0).await;
         permits.handle_renewal(&name, held, &answers);

@@ -1,5 +1,5 @@
-//! Where a client runs: its clocks, its random numbers and its tasks. They are the system's, or those of a
-//! simulated world, and nothing else in the client knows which.
+//! The surroundings of a client: its clocks, its random numbers and its tasks. They are the system's or those
+//! of a simulated world, and no other code knows which.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ use crate::lock::lock;
 #[cfg(feature = "simulation")]
 use crate::simulation::{SuspendableTask, World, WorldClock, WorldWall};
 
-/// A clock of the caller's.
+/// A clock that the caller provides.
 pub(crate) type CallerClock = Arc<dyn Clock>;
 
-/// What a client has of its surroundings.
+/// The surroundings of a client.
 #[derive(Clone, Debug)]
 #[debug("Host")]
 pub(crate) struct Host {
@@ -30,7 +30,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The system, with tasks on the runtime that this is called on.
+    /// The system, with tasks on the current runtime.
     pub(crate) fn system() -> Result<Self, tokio::runtime::TryCurrentError> {
         Ok(Self {
             runtime: Handle::try_current()?,
@@ -53,7 +53,7 @@ impl Host {
         self.world.as_ref()
     }
 
-    /// The clock that never steps, to count lives and waits by.
+    /// The monotonic clock, for durations and timeouts.
     pub(crate) fn clock(&self) -> HostClock {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
@@ -62,7 +62,7 @@ impl Host {
         HostClock::System(Monotonic::new())
     }
 
-    /// The clock that shows the date.
+    /// The wall clock.
     pub(crate) fn wall(&self) -> HostWall {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
@@ -71,21 +71,21 @@ impl Host {
         HostWall::System(Wall)
     }
 
-    /// A number that can't be guessed, and that no other process draws, not even one forked from this.
+    /// A random number that can't be guessed, and that no other process draws, not even a forked one.
     pub(crate) fn random(&self) -> u64 {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
             return world.random();
         }
         getrandom::u64().unwrap_or_else(|_| {
-            // Early in a boot there may be none; addresses and time are the next best.
+            // Early in a boot there may be no entropy; addresses and the time are the next best.
             use std::hash::BuildHasher;
             let seed = std::hash::RandomState::new();
             seed.hash_one((std::process::id(), Wall.now().as_nanos()))
         })
     }
 
-    /// Runs a task beside the requests.
+    /// Runs a background task.
     pub(crate) fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -100,7 +100,7 @@ impl Host {
         self.runtime.spawn(task)
     }
 
-    /// Runs a task time and again beside the requests, for as long as its subject lives and it says so.
+    /// Runs a background task periodically, as long as its subject exists and it returns true.
     pub(crate) fn spawn_every<T, F>(
         &self,
         pause: Duration,
@@ -127,11 +127,11 @@ impl Host {
     }
 }
 
-/// A number that tells a client from all others, also from those that were forked from its process.
+/// A number that distinguishes a client from all others, also from those in forked processes.
 #[derive(Debug)]
 pub(crate) struct ProcessIdentity(Mutex<ProcessNumber>);
 
-/// What was drawn, and in which process.
+/// The number that was drawn, and the process that drew it.
 #[derive(Clone, Copy, Debug)]
 struct ProcessNumber {
     process: u32,
@@ -160,12 +160,12 @@ impl ProcessIdentity {
     }
 }
 
-/// A clock that never steps.
+/// A monotonic clock.
 pub(crate) type HostClock = ClockSource<Monotonic>;
-/// A clock that shows the date.
+/// A wall clock.
 pub(crate) type HostWall = ClockSource<Wall>;
 
-/// A clock of the system, which is read for each decision; or one that a test sets by hand, or that a world has.
+/// A clock of the system, read for each decision; or one that a test or a simulated world sets.
 #[derive(Clone)]
 pub(crate) enum ClockSource<C> {
     System(C),
@@ -207,7 +207,7 @@ mod tests {
         let (process, first) = (std::process::id(), own.number(&host));
         assert_ne!(first, others.number(&host));
         assert_eq!(own.number(&host), first);
-        // What a child sees of what its parent had.
+        // The state that a forked child inherits from its parent.
         let child = own.number_in_process(process + 1, &host);
         assert_ne!(child, first);
         assert_eq!(own.number_in_process(process + 1, &host), child);

@@ -1,8 +1,8 @@
-//! Leases: tokens that this node has taken from the store, and spends without asking.
+//! Leases: tokens that this node has taken from the store, and spends without a query.
 //!
-//! What is out doesn't drain in the store, so the fleet never exceeds a limit, whatever its nodes do with
-//! what they hold. A node counts a lease's life on its own clock from *before* it asked, so no two
-//! clocks are compared, and it stops spending before the store takes the tokens for lost.
+//! Tokens that are out don't drain in the store, so the fleet never exceeds a limit, whatever its nodes do with
+//! their leases. A node measures a lease's duration on its own clock from *before* the query, so no two clocks
+//! are compared, and it stops spending before the store counts the tokens as lost.
 
 mod admin;
 mod book;
@@ -42,17 +42,17 @@ pub(crate) use request::FORGIVE_ALL;
 use request::RefillGoal;
 
 const SHARDS: usize = 64;
-/// Leases that are returned at once when all are.
+/// Concurrent queries when all leases are returned.
 const MAX_CONCURRENT_RETURNS: usize = 64;
 
-/// How leases are taken.
+/// The terms on which leases are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseTerms {
-    /// For how long tokens are taken.
+    /// For how long tokens are leased.
     pub(crate) duration: Duration,
     /// A node holds at most the burst divided by this.
     pub(crate) burst_divisor: u64,
-    /// How many keys may have a lease here.
+    /// How many keys may have a lease in this process.
     pub(crate) max_keys: usize,
 }
 
@@ -62,54 +62,54 @@ pub(crate) struct LeaseTerms {
 pub(crate) struct Leases {
     store: Arc<Store>,
     terms: LeaseTerms,
-    /// The holder of what is spent at once, and not kept.
+    /// The holder for tokens that are spent immediately and not kept.
     transient_holder: ProcessIdentity,
-    /// This process's part of the limits, which is told what is spent.
+    /// This process's share of the limits, which records what is spent.
     local: Arc<LocalLimits<HostClock, HostWall>>,
-    /// How often limits were reset here: what was refused before may pass.
+    /// How often limits were reset by this process. A denial from before a reset may be outdated.
     resets: AtomicU64,
     shards: Box<[Shard]>,
     clock: HostClock,
     host: Host,
 }
 
-/// A part of the leases, which are looked up far more often than any is added.
+/// A shard of the leases. Lookups are far more frequent than insertions, so each insertion copies the map.
 type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>, SeedableRandomState>>;
 
-/// What this node holds of one key.
+/// The lease of one key on this node.
 pub(crate) struct Lease {
     lease_key: LeaseKey,
-    /// In the store.
+    /// The key in the store.
     key: Box<str>,
     /// The holder's name in the store. Two leases of one key are two holders.
     holder: ProcessIdentity,
     book: LeaseBook,
     numbers: LimitParams,
-    /// As the engine has it, to note what was spent.
+    /// The engine's limit, to record what was spent.
     limit: Limit,
-    /// Resets so far when the store was last asked.
+    /// The number of resets when the store was last queried.
     resets: AtomicU64,
-    /// Held while more is asked for, which one task does at a time.
+    /// Held during a refill: one task at a time refills.
     refill_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// When what a request takes of a lease is spent.
+/// When a request's tokens are spent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChargeTiming {
     /// Immediately: no other limit can deny the request.
     Now,
-    /// Once all limits of the request have passed.
+    /// Once all limits of the request have allowed it.
     WhenAllPass,
-    /// Once it is known what the request cost, or after so long.
+    /// Once the request's actual cost is known, or after this duration.
     Estimate(Duration),
 }
 
-/// What came of a cost.
+/// The result of taking a cost from a lease.
 pub(crate) struct TakenTokens {
     pub(crate) decision: Decision,
-    /// Whether what is held here said it all.
+    /// Whether the decision needed no query.
     pub(crate) is_known: bool,
-    /// What isn't spent yet of tokens that were had.
+    /// The tokens that were taken and aren't spent yet.
     pub(crate) hold: Option<LeaseHold>,
 }
 
@@ -120,7 +120,7 @@ impl Leases {
         terms: LeaseTerms,
         host: Host,
     ) -> Arc<Self> {
-        // Its keys are fingerprints by a secret seed already.
+        // The keys are already fingerprints with a secret seed.
         let hasher = SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed());
         let shard = |_| Shard::from_pointee(HashMap::with_hasher(hasher.clone()));
         let leases = Arc::new(Self {
@@ -138,7 +138,7 @@ impl Leases {
         leases
     }
 
-    /// Spends a cost of what is held, if that can be decided without a question to the store.
+    /// Spends a cost from the lease, if that can be decided without a query.
     #[inline]
     pub(crate) fn try_spend(self: &Arc<Self>, place: LeaseKey, cost: u64) -> Option<Decision> {
         let shard = self.shard(place).load();
@@ -146,7 +146,7 @@ impl Leases {
         self.spend(lease, cost)
     }
 
-    /// What [`try_spend`](Self::try_spend) would say, without spending anything.
+    /// What [`try_spend`](Self::try_spend) would decide, without spending anything.
     pub(crate) fn peek_held(self: &Arc<Self>, place: LeaseKey, cost: u64) -> Option<Decision> {
         let shard = self.shard(place).load();
         let (lease, now) = (shard.get(&place)?, self.clock.now());
@@ -154,7 +154,8 @@ impl Leases {
         self.never_decision(lease, cost).or_else(said)
     }
 
-    /// Spends a cost that is here, to be [put back](Self::put_back) if another limit denies it at the same moment.
+    /// Spends a cost from the lease, to be [restored](Self::restore) if another limit of the same request
+    /// denies.
     pub(crate) fn try_spend_revocable(
         self: &Arc<Self>,
         place: LeaseKey,
@@ -174,15 +175,15 @@ impl Leases {
         }
     }
 
-    /// Puts back what a request has spent that was given up after all of its limits had passed.
+    /// Puts back what a cancelled request has spent, after all of its limits had allowed it.
     pub(crate) fn restore_after_report(&self, place: LeaseKey, cost: u64) {
         if let Some(lease) = self.shard(place).load().get(&place) {
             lease.book.restore_after_report(cost, self.clock.now());
         }
     }
 
-    /// Takes what a check costs, after asking the store for more if need be. Of one node and key there is one record in the
-    /// store, however many requests hold some.
+    /// Takes a check's cost from its lease, after a refill if necessary. A node has one record for each key in
+    /// the store, however many requests hold tokens of it.
     pub(crate) async fn take(
         self: &Arc<Self>,
         check: LeaseCheck<'_>,
@@ -195,7 +196,7 @@ impl Leases {
             ChargeTiming::WhenAllPass => Some(Timestamp::MAX),
             ChargeTiming::Estimate(within) => Some(self.clock.now() + within),
         };
-        // The shard isn't kept while the store is asked.
+        // The shard isn't borrowed across the query.
         let had = {
             let here = self.shard(place).load();
             (here.get(&place)).and_then(|lease| self.try_take(lease, cost, until))
@@ -207,9 +208,9 @@ impl Leases {
                 hold,
             });
         }
-        let (lease, finish_handshake) = self.get_or_create(check);
+        let (lease, is_registered) = self.get_or_create(check);
         let (wants, until) = match charge {
-            ChargeTiming::Now | ChargeTiming::WhenAllPass if !finish_handshake => {
+            ChargeTiming::Now | ChargeTiming::WhenAllPass if !is_registered => {
                 (RefillGoal::Exactly(cost), None)
             }
             _ => (RefillGoal::More(cost), until),
@@ -227,7 +228,7 @@ impl Leases {
         })
     }
 
-    /// Has a cost, of what is here or by asking the store.
+    /// Takes a cost from the lease, or refills it first.
     async fn take_or_refill(
         self: &Arc<Self>,
         lease: Arc<Lease>,
@@ -242,11 +243,11 @@ impl Leases {
                     return Ok(had);
                 }
                 let alone = Arc::clone(&lease.refill_lock).lock_owned().await;
-                // Another one may have asked meanwhile.
+                // Another task may have refilled the lease in the meantime.
                 if let Some(had) = self.try_take(&lease, cost, hold) {
                     return Ok(had);
                 }
-                // A task of its own: what the store gives isn't lost if the caller gives up.
+                // The refill is a task of its own, so granted tokens aren't lost if the caller is cancelled.
                 let (asker, own) = (Arc::clone(self), Arc::clone(&lease));
                 let asked = self.host.spawn(async move {
                     let asked = asker.refill(&own, wants, hold).await;
@@ -261,12 +262,12 @@ impl Leases {
                     RefillOutcome::NotEnough(retry_after) => {
                         let left = lease.book.held(self.clock.now());
                         if left.saturating_add(lease.book.store_remaining()) >= cost {
-                            // Some of what requests held came back meanwhile, here or there.
+                            // Other requests have released some in the meantime, here or in the store.
                             continue;
                         }
                         return Ok((lease.decision(Outcome::Denied, left, retry_after), None));
                     }
-                    // Others have spent what was held, or it was over when the answer came.
+                    // Other requests have spent the tokens, or the lease had expired when the reply came.
                     RefillOutcome::Retry => {}
                 }
             }
@@ -274,21 +275,23 @@ impl Leases {
         patience.wait(asking).await
     }
 
-    /// What was spent of a lease and not noted, and what is left of it, which counts as spent from now on.
+    /// Tokens of a lease that were spent and not recorded yet, and those that remain, which count as spent from
+    /// now on.
     pub(crate) fn take_unreported_spending(&self, place: LeaseKey) -> u64 {
         let shard = self.shard(place).load();
         let lease = shard.get(&place);
         lease.map_or(0, |lease| lease.book.take_all_as_spent(self.clock.now()))
     }
 
-    /// How much is held of all keys together.
+    /// The tokens held of all keys together.
     pub(crate) fn held_tokens(&self) -> u64 {
         let now = self.clock.now();
         let leases = self.all_leases();
         leases.iter().map(|lease| lease.book.held(now)).sum()
     }
 
-    /// Returns all that is held: whether the store has heard of it. What can't be returned runs out by itself.
+    /// Returns all tokens to the store, and whether the store got them. Tokens that can't be returned expire by
+    /// themselves.
     pub(crate) async fn close(self: &Arc<Self>) -> RefundResult {
         let returning = stream::iter(self.all_leases()).map(|lease| async move {
             let _asking = lease.refill_lock.lock().await;
@@ -311,12 +314,12 @@ impl Leases {
 
     #[inline]
     fn shard(&self, place: LeaseKey) -> &Shard {
-        // Fingerprints are as evenly spread as random numbers.
+        // Fingerprints are as evenly spread as random numbers, so 6 bits choose the shard.
         let number = usize::try_from(place.fingerprint[1] >> 58).unwrap_or(0);
         &self.shards[number % SHARDS]
     }
 
-    /// The lease, and whether it is kept for others to find.
+    /// The lease, and whether it is registered for other requests to find.
     fn get_or_create(&self, check: LeaseCheck<'_>) -> (Arc<Lease>, bool) {
         let place = check.lease_key();
         let shard = self.shard(place);
@@ -338,6 +341,7 @@ impl Leases {
             return (lease, false);
         }
         shard.rcu(|shard| {
+            // This closure may run several times, so it checks the bound for each map that it sees.
             let mut more = HashMap::clone(shard);
             if more.len() < most {
                 more.entry(place).or_insert_with(|| Arc::clone(&lease));
@@ -350,7 +354,7 @@ impl Leases {
         }
     }
 
-    /// A holder as the store is told of it: a number below 2^53.
+    /// The holder's identity as the store gets it: a number from 1 to 2^53.
     fn holder(&self, holder: &ProcessIdentity) -> u64 {
         (holder.number(&self.host) >> 11).max(1)
     }
@@ -367,7 +371,7 @@ impl Leases {
             .or_else(|| self.decision_of(lease, now, lease.book.spend(now, cost)))
     }
 
-    /// What is here of a cost, spent or held until then.
+    /// Takes a cost from the tokens that are here: spent immediately, or held until then.
     fn try_take(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -395,14 +399,14 @@ impl Leases {
         }
     }
 
-    /// The refusal of a cost that no bucket has room for.
+    /// The denial of a cost that exceeds the burst.
     fn never_decision(&self, lease: &Lease, cost: u64) -> Option<Decision> {
         let left = || lease.book.held(self.clock.now());
         let is_beyond = cost > lease.numbers.max_burst;
         is_beyond.then(|| lease.decision(Outcome::Never, left(), Duration::MAX))
     }
 
-    /// What came of a cost, as it is told; nothing if the store has to be asked.
+    /// The decision for a spending's outcome; `None` if the store has to be queried.
     fn decision_of(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -430,7 +434,7 @@ impl Leases {
 impl Lease {
     fn decision(&self, outcome: Outcome, left: u64, retry_after: Duration) -> Decision {
         let limit = self.numbers.max_burst;
-        // If the store is asked about each request, what is left is what the store has.
+        // A limit that queries the store for each request has its remaining tokens there.
         let there = match self.limit.counting() {
             Counting::Leased => 0,
             _ => self.book.store_remaining(),

@@ -1,10 +1,10 @@
-//! One limit for a fleet, kept in Redis or Valkey.
+//! Rate limits, quotas and concurrency limits that a fleet shares in Redis or Valkey.
 //!
-//! [`Redis`] is a [`Backend`](tollgate_engine::backend::Backend) for the engine, and makes
-//! [limiters](RedisLimiter) for those who have no policy. Every limit is counted **exactly**, one script
-//! call a decision by the store's clock, or **leased**: a node takes tokens ahead and spends them at the speed
-//! of memory, and the fleet never exceeds the limit either way. Each has chosen what happens while the store
-//! can't be asked.
+//! [`Redis`] is a [`Backend`](tollgate_engine::backend::Backend) for the engine, and builds
+//! [limiters](RedisLimiter) for programs without a policy. Every limit is counted **exactly** or **leased**.
+//! Counted exactly, each decision is one script call by the store's clock. Leased, a node takes tokens in
+//! advance and spends them in memory. The fleet never exceeds the limit either way. Each limit chooses what
+//! happens while the store is unreachable.
 //!
 //! ```no_run
 //! use tollgate_engine::document::Format;
@@ -23,9 +23,10 @@
 //! # }
 //! ```
 //!
-//! In reading order: `question` says what a limit is in the store's numbers, `scripts/*.lua` is the arithmetic
-//! there, `store` brings questions to it, `lease` spends ahead, `direct` makes one answer of it all, `backend` is that
-//! or the store of a test, `redis` puts a failure policy in front.
+//! In reading order: `query` has a limit in the store's numbers, `scripts/*.lua` is the arithmetic there,
+//! `store` sends queries to the store, `lease` spends tokens in advance, `store_client` combines these into one
+//! answer, `client_backend` is that client or the fake store of a test, and `client` puts a failure policy in
+//! front.
 
 #![forbid(unsafe_code)]
 
@@ -72,17 +73,17 @@ pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use local_limits::{LocalLimits, UnreportedUsage};
 pub use store_client::StoreClient;
 
-/// What the documents show is compiled.
+/// Compiles the examples of the store's documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/store.md")]
 struct Documented;
 
-/// The example of the crate's front page.
+/// Compiles the example of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The programs of the repository's README: this crate is the one that has all that they use.
+/// Compiles the programs of the repository's README: only this crate has all their dependencies.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/front-page.md")]
 struct FrontPage;

@@ -11,7 +11,7 @@ use crate::decision::LimitDecision;
 use crate::error::{StoreError, StoreLimitError};
 use crate::query::{StoreOp, to_micros_ceil};
 
-/// One limit, by key, that a whole fleet shares.
+/// One limit with a counter for each key, shared by a whole fleet.
 ///
 /// ```no_run
 /// use tollgate::Rate;
@@ -26,10 +26,10 @@ use crate::query::{StoreOp, to_micros_ceil};
 ///     .build()?;
 /// match logins.check("ada").await {
 ///     // It holds what the request takes, so keep it while the request runs.
-///     LimitDecision::Allowed(passed) => println!("come in: {}", passed.decision),
-///     LimitDecision::Denied(refused) => match refused.fallback {
+///     LimitDecision::Allowed(allowed) => println!("come in: {}", allowed.decision),
+///     LimitDecision::Denied(denied) => match denied.fallback {
 ///         Some(OnStoreFailure::Closed) => println!("503: no store to ask"),
-///         _ => println!("429: come back in {:?}", refused.decision.wait_or_max()),
+///         _ => println!("429: come back in {:?}", denied.decision.wait_or_max()),
 ///     },
 /// }
 /// # Ok(())
@@ -41,7 +41,7 @@ pub struct RedisLimiter {
     limit: StandaloneLimit,
 }
 
-/// Builds a [`RedisLimiter`]; made by [`Redis::limiter`].
+/// Builds a [`RedisLimiter`]. [`Redis::limiter`] makes it.
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate, clock::Manual};
@@ -69,14 +69,14 @@ pub struct RedisLimiterBuilder {
 }
 
 impl Redis {
-    /// A limiter of its own, apart from any policy, kept under this name. Make it once and keep it: what it
-    /// leases and remembers is its own.
+    /// A limiter outside of any policy, stored under this name. Make it once and keep it: its leases and
+    /// remembered denials are its own.
     pub fn limiter(&self, name: &str, rate: Rate) -> RedisLimiterBuilder {
         let algorithm = Algorithm::Gcra;
         self.limiter_with_kind(name, LimitKind::Rate { rate, algorithm })
     }
 
-    /// A limiter of another kind: a quota, or slots.
+    /// A limiter of another kind: a quota or a concurrency limit.
     pub fn limiter_with_kind(&self, name: &str, kind: LimitKind) -> RedisLimiterBuilder {
         RedisLimiterBuilder {
             redis: self.clone(),
@@ -90,7 +90,7 @@ impl Redis {
 }
 
 impl RedisLimiterBuilder {
-    /// How a rate is counted: by GCRA unless said otherwise.
+    /// The algorithm that counts a rate; GCRA by default.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         if let LimitKind::Rate { algorithm: own, .. } = &mut self.kind {
             *own = algorithm;
@@ -98,15 +98,15 @@ impl RedisLimiterBuilder {
         self
     }
 
-    /// Takes tokens ahead and spends them here, at the speed of memory, instead of asking each time.
+    /// Leases tokens in advance and spends them in memory, instead of a query for each request.
     pub fn leased(mut self) -> Self {
         self.counting = Counting::Leased;
         self
     }
 
-    /// Keeps one theoretical arrival time a key, whatever the rate is that it is asked [by](RedisLimiter::at): a
-    /// request passes if the time that its tokens take, after all that was taken before, ends within the burst's. This
-    /// is redis-cell's state, in whole nanoseconds. Only a rate can be kept so, counted by GCRA, and not leased.
+    /// Keeps one theoretical arrival time for each key, whatever [rate](RedisLimiter::with_rate) a request
+    /// uses. A request passes if the arrival time after its tokens is within the burst's duration. This is
+    /// redis-cell's state, in whole nanoseconds. It needs a rate that is counted by GCRA and not leased.
     ///
     /// ```
     /// use tollgate::{Rate, clock::Manual};
@@ -122,16 +122,17 @@ impl RedisLimiterBuilder {
         self
     }
 
-    /// What a request gets while the store can't be asked: closed for a quota, else local.
+    /// What a request gets while the store is unreachable; by default closed for a quota and local for all
+    /// else.
     pub fn on_store_failure(mut self, failure: OnStoreFailure) -> Self {
         self.failure = Some(failure);
         self
     }
 
-    /// Builds it.
+    /// Builds the limiter.
     ///
     /// # Errors
-    /// If the limit can't be kept in the store: see [`StoreLimitError`].
+    /// If the store can't keep the limit: see [`StoreLimitError`].
     pub fn build(self) -> Result<RedisLimiter, StoreLimitError> {
         let default = match self.kind {
             LimitKind::Quota(_) => OnStoreFailure::Closed,
@@ -146,17 +147,18 @@ impl RedisLimiterBuilder {
 }
 
 impl RedisLimiter {
-    /// A limit that the store can keep.
+    /// Checks that the store can keep the limit.
     fn from_limit(redis: Redis, limit: StandaloneLimit) -> Result<Self, StoreLimitError> {
         redis.fallback.store().known_decision(limit.limit(), 0)?;
         Ok(Self { redis, limit })
     }
 
-    /// The same keys by another rate, for callers that bring their limits along. What a key has spent counts
-    /// [by its arrival time](RedisLimiterBuilder::carry_over_time), or else in tokens if the period is the same.
+    /// The same keys by another rate, for callers that bring their limits along. What a key has spent is
+    /// carried over [as its arrival time](RedisLimiterBuilder::carry_over_time), or else in tokens if the
+    /// period is the same.
     ///
     /// # Errors
-    /// If the limit can't be kept in the store: see [`StoreLimitError`].
+    /// If the store can't keep the limit: see [`StoreLimitError`].
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -179,15 +181,15 @@ impl RedisLimiter {
         Self::from_limit(self.redis.clone(), limit)
     }
 
-    /// Decides one unit of a key.
+    /// Charges one unit to a key, and decides.
     pub fn check(&self, key: &str) -> impl Future<Output = LimitDecision> + Send {
         self.check_n(key, 1)
     }
 
-    /// Decides a cost of a key. A cost of 0 peeks.
+    /// Charges a cost to a key, and decides. A cost of 0 peeks.
     ///
-    /// Of slots one is taken, whatever the cost; [what passed](LimitDecision::Allowed) holds it, and it is renewed
-    /// until that is dropped.
+    /// A concurrency limit takes one permit, whatever the cost. The [allowed request](LimitDecision::Allowed)
+    /// holds the permit and renews it until it is dropped.
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -204,7 +206,7 @@ impl RedisLimiter {
         if let Some(answer) = self.try_spend_leased(key, cost) {
             return answer.into();
         }
-        // On the heap, so that a decision by a lease stays small.
+        // On the heap, so that the future of a decision by a lease stays small.
         Box::pin(self.ask(key, cost)).await.into()
     }
 
@@ -220,7 +222,8 @@ impl RedisLimiter {
         &self.limit
     }
 
-    /// The answer by a lease, at once; not while the fallback is active, which has to learn that the store works again.
+    /// The answer by a lease, immediately. Not while the fallback is active: it needs a query to learn that the
+    /// store works again.
     #[inline]
     fn try_spend_leased(&self, key: &str, cost: u64) -> Option<Answer> {
         if self.limit.limit().counting() != Counting::Leased || self.redis.is_fallback_active() {
@@ -235,7 +238,7 @@ impl RedisLimiter {
     /// Decides a cost without a failure policy.
     ///
     /// # Errors
-    /// If the store couldn't be asked.
+    /// If the store can't be queried.
     pub async fn try_check(&self, key: &str, cost: u64) -> Result<LimitDecision, StoreError> {
         let facts = StandaloneLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
@@ -245,11 +248,11 @@ impl RedisLimiter {
         answer.map(LimitDecision::from)
     }
 
-    /// Decides a cost as of a time since 1970 instead of the store's: for tests and replays of limits that are
+    /// Decides a cost as of a time since 1970 instead of the store's, for tests and replays. The limit must be
     /// counted exactly.
     ///
     /// # Errors
-    /// If the store couldn't be asked, or the limit is leased.
+    /// If the store can't be queried, or the limit is leased.
     pub async fn check_at(
         &self,
         at: Timestamp,
@@ -262,22 +265,22 @@ impl RedisLimiter {
         Ok(decision)
     }
 
-    /// What is left of a key, without charging anything: of a leased limit, what this node holds.
+    /// What remains of a key, without a charge. Of a leased limit: what this node holds.
     ///
     /// # Errors
-    /// If the store couldn't be asked.
+    /// If the store can't be queried.
     pub async fn peek(&self, key: &str) -> Result<Decision, StoreError> {
-        // Of slots, even a cost of 0 takes one.
+        // A concurrency limit takes a permit even for a cost of 0, so a peek has its own operation.
         if let LimitKind::Concurrency(_) = self.limit.limit().kind() {
             return Ok(self.run_operation(key, 0, StoreOp::Decide, None).await?.0);
         }
         Ok(self.try_check(key, 0).await?.decision)
     }
 
-    /// Takes as much as there is, up to so much; says how much that was.
+    /// Takes as many units as there are, up to `most`, and returns how many.
     ///
     /// # Errors
-    /// If the store couldn't be asked.
+    /// If the store can't be queried.
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -296,11 +299,11 @@ impl RedisLimiter {
         Ok(if decision.is_allowed() { taken } else { 0 })
     }
 
-    /// Gives back units, at most as many as were spent, whatever they were charged for. [`peek`](Self::peek) tells what
-    /// is left.
+    /// Refunds units, at most as many as were spent, whatever they were charged for. [`peek`](Self::peek) shows
+    /// what remains.
     ///
     /// # Errors
-    /// If the store couldn't be asked.
+    /// If the store can't be queried.
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -316,16 +319,17 @@ impl RedisLimiter {
     /// ```
     pub async fn refund(&self, key: &str, units: u64) -> Result<(), StoreError> {
         let given = self.run_operation(key, units, StoreOp::Refund, None).await;
-        // Also if no answer came: the store may have done it.
+        // Even without an answer, the store may have done it.
         self.bump_deny_epoch();
         given.map(drop)
     }
 
-    /// Forgets what a key has spent. Slots stay with those who hold them. Of a leased limit, what nodes hold is
-    /// theirs to spend still, and only the rest of the burst is there for others: never more than the burst in all.
+    /// Resets what a key has spent. Permits stay with their holders. Of a leased limit, nodes may still spend
+    /// the tokens that they hold, and only the rest of the burst is free for others: together never more than
+    /// the burst.
     ///
     /// # Errors
-    /// If the store couldn't be asked.
+    /// If the store can't be queried.
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -345,12 +349,12 @@ impl RedisLimiter {
         reset.map(drop)
     }
 
-    /// Books the next free time of a key, for a downstream that takes no burst: how long to wait before
-    /// acting, none if that is longer than `longest`. With a burst of 1, callers that wait as they are told act exactly
-    /// one interval apart.
+    /// Reserves the next free time of a key, for a downstream that takes no burst. Returns how long to wait
+    /// before acting, or `None` if that is longer than `longest`. With a burst of 1, callers that wait for the
+    /// returned delay act exactly one interval apart.
     ///
     /// # Errors
-    /// If the store couldn't be asked, or the limit isn't GCRA or a bucket.
+    /// If the store can't be queried, or the algorithm isn't GCRA or a bucket.
     ///
     /// ```
     /// # use tollgate::{Rate, clock::Manual};
@@ -379,14 +383,14 @@ impl RedisLimiter {
         Ok(decision.is_allowed().then_some(wait))
     }
 
-    /// What was refused may pass now.
+    /// Remembered denials may be outdated after a refund.
     fn bump_deny_epoch(&self) {
         if let Some(direct) = self.redis.store_client() {
             direct.bump_deny_epoch();
         }
     }
 
-    /// Asks one question, whatever it is, counted exactly.
+    /// Runs one operation on the store, for a limit that is counted exactly.
     async fn run_operation(
         &self,
         key: &str,

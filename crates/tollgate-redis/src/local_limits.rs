@@ -1,8 +1,8 @@
-//! This process's part of the limits, for when a store can't be asked.
+//! This process's share of the limits, for when the store is unreachable.
 //!
-//! It remembers: what the store admits here is noted, so that an outage begins where the store left off, and
-//! what was decided here during one is told to the store afterwards. A note never refuses, and never says more
-//! than that the part is used up: a node that has all of the fleet's demand owes no more than its part.
+//! It records what the store admits here, so that an outage begins where the store stopped. It records what is
+//! decided here during an outage, to report it to the store afterwards. Recording never denies, and fills the
+//! share at most: a node that gets all of the fleet's requests owes no more than its share.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,13 +27,14 @@ pub use unreported::UnreportedUsage;
 use node_count::{Divisor, NodeCounts};
 use unreported::UnreportedKeys;
 
-/// So many keys can be set at the same time.
+/// How many keys can be corrected concurrently.
 const LOCK_STRIPES: usize = 64;
 
-/// This process's part of all limits: a [`Memory`] that limits are cut down for, by the number of nodes.
+/// This process's share of all limits: a [`Memory`] whose limits are divided by the number of nodes.
 ///
-/// [`Fallback`](crate::Fallback) decides by it while the store can't be asked; the store's client
-/// [notes](Self::note) in it what the store said, and [carries](Self::owed) to the store what was decided here.
+/// [`Fallback`](crate::Fallback) decides by it while the store is unreachable. The store's client
+/// [records](Self::record_decision) in it what the store decided, and [reports](Self::unreported_usage) to the
+/// store what was decided here.
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate, clock::Manual};
@@ -45,31 +46,31 @@ const LOCK_STRIPES: usize = 64;
 /// let kind = LimitKind::Rate { rate: Rate::per_hour(10), algorithm: Algorithm::Gcra };
 /// let (limit, ada) = (StandaloneLimit::new("logins", kind)?, StandaloneLimit::facts("ada"));
 /// let check = limit.check(&ada, 8);
-/// // The store has let 8 of 10 pass: then 2 are left here.
+/// // The store has allowed 8 of 10: then 2 remain here.
 /// let said = local.memory().answer(&[check]).decision;
 /// # let local = LocalLimits::new(Memory::builder().capacity(100).clock(Manual::new()).wall(Manual::new()).build());
 /// local.record_decision(&check, &said);
 /// assert!(!local.decide(&[limit.check(&ada, 3)]).allowed);
 /// assert!(local.decide(&[limit.check(&ada, 2)]).allowed);
-/// // And the store is to be told of 10.
+/// // And 10 are to be reported to the store.
 /// assert_eq!(local.unreported_usage(&check).expect("decided here").used, 10);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
-#[debug("Local({nodes:?}, {unreported:?})")]
+#[debug("LocalLimits({nodes:?}, {unreported:?})")]
 pub struct LocalLimits<C: Clock = Monotonic, W: Clock = Wall> {
     memory: Memory<C, W>,
-    /// What limits keep for it.
+    /// The share of each limit, cached with the limit.
     shares: Prepared<ArcSwap<LocalShare>>,
     nodes: NodeCounts,
     unreported: UnreportedKeys,
-    /// Notes of keys that the memory has no room for.
+    /// Records for keys that the memory has no room for.
     unrecorded: AtomicU64,
-    /// Held while what the store says is used of a key is noted.
+    /// Held while a key's usage is raised to the store's.
     stripes: [Mutex<()>; LOCK_STRIPES],
 }
 
-/// The part of a limit that is one process's, kept with the limit.
+/// One process's share of a limit, cached with the limit.
 #[derive(Debug)]
 struct LocalShare {
     of: Divisor,
@@ -77,7 +78,7 @@ struct LocalShare {
 }
 
 impl LocalShare {
-    /// A check of the limit as one of the part.
+    /// The same check, of the share instead of the limit.
     fn part_of<'a>(&'a self, check: &Check<'a>) -> Check<'a> {
         Check {
             limit: &self.part,
@@ -86,12 +87,12 @@ impl LocalShare {
     }
 }
 
-/// How what a store says of a limit is noted.
+/// How the store's decisions about a limit are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RecordMode {
-    /// Hit by hit.
+    /// Each allowed cost.
     Cost,
-    /// By what the store says is used, of which others may have used some.
+    /// The usage that the store reports, which includes other nodes' usage.
     Used,
     /// Not at all.
     No,
@@ -113,7 +114,7 @@ impl RecordMode {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
-    /// Keeps it in this memory, for a fleet of one.
+    /// Keeps the share in this memory, for a fleet of one node.
     pub fn new(memory: Memory<C, W>) -> Self {
         Self {
             memory,
@@ -125,24 +126,24 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         }
     }
 
-    /// Where it is kept.
+    /// The memory that has the counters.
     pub fn memory(&self) -> &Memory<C, W> {
         &self.memory
     }
 
-    /// How many nodes the fleet has, this one included. It may change at any time: a part is the limit
-    /// divided by it, times two, and never more than the limit. It shrinks at once; it grows when all that was
-    /// noted in the smaller part has run out, so that nothing is granted twice.
+    /// Sets the number of nodes in the fleet, this one included. It may change at any time. A share is the
+    /// limit × 2 ÷ nodes, at most the limit. It shrinks immediately. It grows only when all that was recorded
+    /// in the smaller share has expired, so nothing is granted twice.
     pub fn set_node_count(&self, nodes: u64) {
         self.nodes.set(nodes.max(1), self.memory.clock().now());
     }
 
-    /// How many nodes the fleet has.
+    /// The number of nodes in the fleet.
     pub fn node_count(&self) -> u64 {
         self.nodes.current()
     }
 
-    /// Decides by this node's part of each limit, all or none, and remembers to tell the store of it.
+    /// Decides by this node's share of each limit, all or none, and marks the keys for a report to the store.
     pub fn decide(&self, checks: &[Check<'_>]) -> Answer {
         let shares: Vec<_> = checks
             .iter()
@@ -154,7 +155,7 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         let is_told = |check: &Check<'_>| {
             check.cost > 0 && !matches!(check.limit.kind(), LimitKind::Concurrency(_))
         };
-        // Before it is charged: every question to the store from then on tells of it.
+        // Marked before the charge, so that every later query to the store includes a report.
         let told = || own.iter().filter(|check| is_told(check));
         for check in told() {
             self.unreported
@@ -165,14 +166,14 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         answer
     }
 
-    /// What a check would be told by this node's part of its limit.
+    /// What this node's share of a limit would decide about a check.
     pub(crate) fn peek(&self, check: &Check<'_>) -> Decision {
         let share = self.local_share(check.limit);
         let said = self.memory.peek_each(&[share.part_of(check)]);
         said.first().copied().unwrap_or(Decision::UNLIMITED)
     }
 
-    /// The store said this to a check.
+    /// Records the store's decision about a check.
     pub fn record_decision(&self, check: &Check<'_>, said: &Decision) {
         let noted = RecordMode::of(check.limit);
         let is_charged = said.is_allowed() && check.cost > 0;
@@ -187,7 +188,7 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         }
     }
 
-    /// So much of a limit was spent of what a store had given ahead.
+    /// Records that tokens of a lease were spent.
     pub fn record_spent(&self, limit: &Limit, fingerprint: [u64; 2], tokens: u64) {
         if tokens > 0 && RecordMode::of(limit) == RecordMode::Cost {
             let share = self.local_share(limit);
@@ -202,16 +203,15 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         }
     }
 
-    /// The store gave this request a permit: it counts here too, for as long as this is kept, whatever the
-    /// part. None if the limit isn't judged here, or isn't of concurrency.
+    /// Counts a permit that the store granted, for as long as the return value is kept, even beyond the share.
+    /// `None` if the limit isn't decided locally, or isn't a concurrency limit.
     pub fn hold_permit(&self, check: &Check<'_>) -> Option<tollgate::stack::HeldPermits> {
-        let has_leased_tokens = is_decided_locally(check.limit);
-        has_leased_tokens
+        is_decided_locally(check.limit)
             .then(|| self.memory.hold_permit(check))
             .flatten()
     }
 
-    /// What this key owes of decisions that the store wasn't told of; none if it was told of all.
+    /// The usage of this key that the store doesn't know of; `None` if it knows of all.
     #[inline]
     pub fn unreported_usage(&self, check: &Check<'_>) -> Option<UnreportedUsage> {
         if self.unreported.is_empty() {
@@ -238,8 +238,8 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         Some(UnreportedUsage {
             since,
             used: match RecordMode::of(check.limit) {
-                // What the store told isn't told back: it has other times here, and others may have used some of it. And
-                // what has run out here since it was admitted isn't to be told as if it were new.
+                // Usage that came from the store isn't reported back: it has other times here, and includes
+                // other nodes' usage. Usage that was admitted here and has expired since isn't reported as new.
                 RecordMode::Used => admitted.min(used),
                 _ => used,
             },
@@ -248,33 +248,35 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         })
     }
 
-    /// The store was told of what a key owed.
+    /// Marks a key's usage as reported to the store.
     pub fn mark_reported(&self, check: &Check<'_>, owed: &UnreportedUsage) {
         self.unreported.mark_reported(check, owed.since);
     }
 
-    /// Decisions that one side will never know of: of the store's, because the memory has no room for more keys, and of
-    /// those made here, because too many keys wait to be told.
+    /// Decisions that one side will never know of: the store's, because the memory has no room for more keys,
+    /// and those made here, because too many keys wait to be reported.
     pub fn lost_reports(&self) -> u64 {
         let beyond = self.unrecorded.load(Ordering::Relaxed);
         self.unreported.lost_reports().saturating_add(beyond)
     }
 
-    /// So many are used, as the store says; no fewer if more was admitted here that it doesn't know of.
+    /// Sets a key's usage to the store's; not below what was admitted here and isn't reported yet.
     fn raise_usage_to(&self, own: &Check<'_>, used: u64) {
         let place = usize::try_from(own.key.fingerprint()[0] % LOCK_STRIPES as u64).unwrap_or(0);
-        // Two at a time would each charge what is missing.
+        // Two concurrent calls would each charge the difference.
         let _alone = lock(&self.stripes[place]);
         let left = self.memory.answer(&[Check { cost: 0, ..*own }]).decision;
         let used = used.min(left.limit);
         let mut is_used = left.limit.saturating_sub(left.remaining);
+        // The store reports less than this share has, and nothing here is unreported: the store was reset, so
+        // the share follows it.
         if is_used > used && self.unreported.find(own).is_none() {
             self.memory.clear_key(own);
             is_used = 0;
         }
         let missing = used.saturating_sub(is_used);
         if missing > 0 {
-            // If a request is decided in between, it has charged some of this itself.
+            // A request that is decided in between has charged some of this itself.
             let mut charged = self.memory.answer(&[Check {
                 cost: missing,
                 ..*own
@@ -283,7 +285,7 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         }
     }
 
-    /// This node's part of a limit.
+    /// This node's share of a limit, as cached or made anew.
     fn local_share(&self, limit: &Limit) -> Arc<LocalShare> {
         let make = || Ok::<_, Infallible>(ArcSwap::from_pointee(self.make_share(limit)));
         let Ok(share) = self.shares.get_or_make(limit, make);
@@ -300,7 +302,7 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
         let of = (self.nodes).divisor(part_lifetime(limit.kind()), self.memory.clock().now());
         LocalShare {
             of,
-            // A limit that can't be cut is judged whole.
+            // A limit that can't be divided is decided whole.
             part: limit
                 .scale_down(2, of.nodes)
                 .unwrap_or_else(|_| limit.clone()),
@@ -308,13 +310,13 @@ impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
     }
 }
 
-/// Whether a limit is judged here while the store can't be asked.
+/// Whether a limit is decided here while the store is unreachable.
 fn is_decided_locally(limit: &Limit) -> bool {
     use OnStoreFailure::{CircuitBreak, Local};
     matches!(limit.on_store_failure(), Local | CircuitBreak)
 }
 
-/// After so long nothing counts any more that was noted in a part of a limit.
+/// How long anything that was recorded in a share can count.
 fn part_lifetime(kind: &LimitKind) -> Duration {
     match kind {
         LimitKind::Rate { .. } => debt_lifetime(kind),
@@ -322,7 +324,7 @@ fn part_lifetime(kind: &LimitKind) -> Duration {
             let calendar = quota.period_at(Timestamp::ZERO);
             let calendar = calendar.map(|(start, end)| end - start);
             let period = calendar.or(quota.rolling_period()).unwrap_or_default();
-            // No month or day is twice as long as another, and a rolling one forgets in parts.
+            // No month or day is twice as long as another, and a rolling period expires gradually.
             2 * period
         }
         // Permits count for as long as they are held.
@@ -330,7 +332,7 @@ fn part_lifetime(kind: &LimitKind) -> Duration {
     }
 }
 
-/// After so long nothing of a limit is owed.
+/// How long a debt of a limit can last.
 fn debt_lifetime(kind: &LimitKind) -> Duration {
     match kind {
         LimitKind::Rate { rate, .. } => match rate.period() {

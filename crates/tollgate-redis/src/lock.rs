@@ -1,9 +1,9 @@
-//! Locks that a panic doesn't close.
+//! Locks that survive a panic.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks it, also after a thread that had it has panicked: every change behind these locks is whole by itself, and one
-/// request that fails must not fail all others.
+/// Locks a mutex, even if a thread panicked while it held the lock. Every change behind these locks is complete
+/// by itself, and one request that panics must not fail all others.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

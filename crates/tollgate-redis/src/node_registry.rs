@@ -1,7 +1,8 @@
-//! How many nodes there are: each leaves a sign of life in the store, and learns the count from the answers.
+//! The number of nodes in the fleet: each node has an entry in the store, and learns the count when it renews
+//! the entry.
 //!
-//! A sign of life is a slot of a limit that everyone may have, so it runs out by itself like any other. While the
-//! store can't be asked the count stays as it was.
+//! An entry is a permit of a limit that is never full, so it expires by itself like any other. While the store
+//! is unreachable, the count stays as it was.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -13,30 +14,30 @@ use crate::query::{LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
 use crate::store_key;
 
-/// Between signs of life.
+/// The time between renewals.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
-/// A node that left none for so long is gone.
+/// A node whose entry wasn't renewed for this long counts as gone.
 const NODE_TTL: Duration = Duration::from_secs(16);
-/// There are never so many.
+/// More than any fleet has.
 const MAX_NODES: u64 = 1 << 32;
 
-/// Whether the number of nodes is learned.
+/// The registry entry of this node, and whether the number of nodes is learned.
 #[derive(Debug)]
 pub(crate) struct NodeRegistry {
     local: Arc<LocalLimits<HostClock, HostWall>>,
-    /// Held while the count changes: what was said stays, whatever answer comes meanwhile.
+    /// Held while the count changes, so that a reply in flight can't replace a count that was fixed.
     is_learned: Mutex<bool>,
     heartbeat_query: StoreQuery,
     /// The name of this node in the store.
     node: ProcessIdentity,
-    /// Held while one is left or taken back.
+    /// Held while the entry is renewed or removed.
     heartbeat_lock: tokio::sync::Mutex<()>,
     store: Weak<Store>,
     host: Host,
 }
 
 impl NodeRegistry {
-    /// A fleet of so many nodes; of as many as leave signs of life if the number isn't given.
+    /// A fleet with this many nodes; if it is `None`, with as many as have entries.
     pub(crate) fn new(
         store: &Arc<Store>,
         local: Arc<LocalLimits<HostClock, HostWall>>,
@@ -68,14 +69,14 @@ impl NodeRegistry {
         nodes
     }
 
-    /// From now on there are so many, whatever the store says.
+    /// Fixes the number of nodes, whatever the store counts.
     pub(crate) fn fix_count(&self, count: u64) {
         let mut is_learned = lock(&self.is_learned);
         *is_learned = false;
         self.local.set_node_count(count);
     }
 
-    /// Leaves a sign of life. Whether there is still a reason to.
+    /// Renews the entry. Returns whether to go on.
     async fn send_heartbeat(&self) -> bool {
         let Some(store) = self.store.upgrade() else {
             return false;
@@ -92,21 +93,24 @@ impl NodeRegistry {
             .ok()
             .and_then(|answers| answers.replies.first().copied());
         let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
+        // Read again after the query, because the count may have been fixed in the meantime.
         let is_learned = lock(&self.is_learned);
         if let Some(left) = left
             && *is_learned
         {
+            // Each node takes one permit of the registry, so the permits in use are the nodes.
             self.local.set_node_count(MAX_NODES.saturating_sub(left));
         }
         *is_learned
     }
 
-    /// Takes the sign of life back: others needn't wait until it runs out. The count stays as it was.
+    /// Removes the entry, so that other nodes needn't wait until it expires. The count stays as it was.
     pub(crate) async fn leave(&self) {
+        // Cleared before the lock: a renewal that waits for the lock then adds no new entry.
         let was_learned = std::mem::replace(&mut *lock(&self.is_learned), false);
         let _signing = self.heartbeat_lock.lock().await;
         if let Some(store) = self.store.upgrade().filter(|_| was_learned) {
-            // If the store can't be told, it runs out.
+            // If the store is unreachable, the entry expires.
             let _ = store
                 .ask(vec![self.heartbeat_for(StoreOp::Release)], None)
                 .await;

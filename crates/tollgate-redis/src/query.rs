@@ -1,4 +1,4 @@
-//! Questions to the store: what is asked of which key, in the numbers that the scripts read.
+//! Queries to the store: an operation on a key, in the numbers that the scripts read.
 
 mod limit_params;
 mod wire;
@@ -13,7 +13,7 @@ use crate::error::StoreLimitError;
 pub(crate) use limit_params::{LimitForm, LimitParams};
 pub(crate) use wire::{Header, QueryReplies, RawReply, wait_from_micros, write_doubles};
 
-/// How a limit is kept, by the number that the scripts know it by.
+/// The kind of a limit, by the number that the scripts use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreKind {
     Level = 1,
@@ -23,23 +23,24 @@ pub(crate) enum StoreKind {
     Calendar = 5,
     Rolling = 6,
     Concurrency = 7,
-    /// One arrival time a key, whatever the limit.
+    /// One arrival time for each key, whatever the limit.
     Arrival = 8,
 }
 
-/// What is asked of it.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum StoreOp {
     Decide,
-    /// The same for what is held until it is settled: the answer also tells the counter's generation, which a reset ends.
+    /// Like `Decide`, for a charge that is held until it is settled. The reply also has the counter's
+    /// generation, which a reset ends.
     Hold,
-    /// As much of the cost as there is.
+    /// Takes as much of the cost as there is.
     AtMost,
-    /// Charges now what may have to wait for its time, for so many microseconds at most.
+    /// Charges now for a later time, at most this many microseconds away.
     Reserve(u64),
-    /// Gives back what was charged at this time, unless the counter was reset then or since.
+    /// Refunds a charge of this time, unless the counter was reset then or later.
     RefundCharge(u64),
-    /// Gives back what was charged at this time, unless the counter is of another generation by now.
+    /// Refunds a charge of this time, unless the counter has another generation by now.
     RefundHeldCharge {
         since: u64,
         generation: u64,
@@ -48,26 +49,27 @@ pub(crate) enum StoreOp {
     Reset,
     Renew,
     Release,
-    /// What is used is at least this: units of a level as of now, and of others the cost. It is written
-    /// whatever the rest of its request gets, and may be said again.
+    /// Raises the usage to at least this: in units of a level as of now, or for other kinds to the cost. It is
+    /// written whatever the rest of the request gets, and may be repeated.
     RaiseUsage(u64),
-    /// Whether it would pass, charging nothing.
+    /// Decides without a charge.
     Peek,
 }
 
-/// One question about one key.
+/// One operation on one key.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreQuery {
     pub(crate) key: Box<str>,
     pub(crate) op: StoreOp,
     pub(crate) params: LimitParams,
     pub(crate) cost: u64,
-    /// Who holds the slots.
+    /// The holder of the permits.
     pub(crate) holder: Option<Box<str>>,
 }
 
 impl StoreQuery {
-    /// The key that tells when the counter was last reset, if this is about that. It is on the same node of a cluster.
+    /// The key with the time of the counter's latest reset, if the operation needs it. In a cluster it is on
+    /// the same node.
     pub(crate) fn generation_key(&self) -> Option<String> {
         let is_asked = matches!(
             self.op,
@@ -76,7 +78,7 @@ impl StoreQuery {
                 | StoreOp::RefundCharge(_)
                 | StoreOp::RefundHeldCharge { .. }
         );
-        // No part of a key's name contains this sign.
+        // No part of a key's name contains this character.
         (is_asked && self.params.kind != StoreKind::Concurrency)
             .then(|| format!("{}#reset", self.key))
     }
@@ -87,7 +89,7 @@ pub(crate) fn to_micros_ceil(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// Whether a limit of this kind can be asked that.
+/// Whether limits of this kind have the operation.
 pub(crate) fn check_supported(
     op: StoreOp,
     numbers: &LimitParams,

@@ -1,5 +1,5 @@
-//! The scripts that run in the store: the arithmetic of the exact form, put together from parts so that
-//! a call carries only what it needs.
+//! The scripts that run in the store: exact arithmetic, composed from parts so that a call carries only what it
+//! needs.
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,7 @@ use sha1_smol::Sha1;
 
 use crate::query::{StoreKind, StoreOp, StoreQuery};
 
-/// A script and the name that the store knows it by.
+/// A script and its SHA-1, by which the store knows it.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) text: String,
@@ -25,12 +25,12 @@ impl Script {
     }
 }
 
-/// Which parts a call needs.
+/// The parts that a call needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScriptParts {
-    /// One bit a kind of limit.
+    /// One bit for each kind of limit.
     kinds: u16,
-    /// Anything but deciding.
+    /// Whether there is any operation but `Decide`.
     acts: bool,
 }
 
@@ -56,30 +56,30 @@ const LEASE: &str = include_str!("scripts/lease.lua");
 const LEVELS: u16 = 1 << StoreKind::Level as u8;
 
 impl ScriptParts {
-    /// Deciding about levels alone.
+    /// Decisions about levels alone.
     pub(crate) const PLAIN: Self = Self {
         kinds: LEVELS,
         acts: false,
     };
-    /// Everything that can be asked, of every kind of limit.
+    /// Every operation on every kind of limit.
     #[cfg(feature = "simulation")]
     pub(crate) const EVERYTHING: Self = Self {
         kinds: (2 << StoreKind::Arrival as u8) - LEVELS,
         acts: true,
     };
 
-    /// Also what this question needs.
+    /// Adds the parts that this query needs.
     pub(crate) fn add(&mut self, question: &StoreQuery) {
         self.kinds |= 1 << question.params.kind as u8;
         self.acts |= question.op != StoreOp::Decide;
     }
 
-    /// Whether records may take the short form.
+    /// Whether records can use the short form.
     pub(crate) fn is_plain(self) -> bool {
         self == Self::PLAIN
     }
 
-    /// The script for this. There are as many as there are mixtures that policies ask for.
+    /// The composed script. There are as many as policies combine kinds.
     pub(crate) fn script(self) -> &'static Script {
         static SCRIPTS: [OnceLock<Script>; 1024] = [const { OnceLock::new() }; 1024];
         let place = usize::from(self.kinds) << 1 | usize::from(self.acts);
@@ -104,7 +104,7 @@ impl ScriptParts {
             (StoreKind::Arrival, "arrival", &[ARRIVAL]),
         ];
         for (kind, name, part) in all.into_iter().filter(|(kind, ..)| has(*kind)) {
-            // Quotas of both kinds have one part.
+            // Quotas of both kinds share one part.
             if !parts.ends_with(part) {
                 parts.extend(part);
             }

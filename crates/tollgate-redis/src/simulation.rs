@@ -1,7 +1,8 @@
-//! A client in a world that a test owns: its time, its random numbers, its network and whether it runs at all.
+//! A client in a simulated world: a test owns its time, its random numbers, its network and whether it runs at
+//! all.
 //!
-//! The seam is as low as it can be: everything above the bytes of a command and its reply is the real
-//! client. One thread and Tokio's paused time make a world deterministic; the test kit builds one.
+//! The seam is as low as possible: everything above the bytes of a command and its reply is the real client.
+//! One thread and Tokio's paused time make a world deterministic. The test kit builds worlds.
 
 use std::future::Future;
 use std::io;
@@ -14,7 +15,7 @@ use pin_project_lite::pin_project;
 use tollgate::clock::Wakeup;
 use tollgate::{Clock, Timestamp};
 
-/// What a node has of its world.
+/// The surroundings that a world gives a node.
 ///
 /// ```
 /// use std::task::{Context, Poll, Waker};
@@ -36,29 +37,29 @@ use tollgate::{Clock, Timestamp};
 /// assert_eq!(Void.random(), 4);
 /// ```
 pub trait World: Send + Sync + 'static {
-    /// A clock that never steps.
+    /// The time of a monotonic clock.
     fn now(&self) -> Timestamp;
 
-    /// A clock that shows the date.
+    /// The time of a wall clock.
     fn wall_now(&self) -> Timestamp;
 
-    /// Wakes a task once the clock that never steps shows this, unless that is called off.
+    /// Wakes a task once the monotonic clock reaches this time, unless it is cancelled.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> CancelWakeup;
 
     /// The next random number.
     fn random(&self) -> u64;
 
-    /// Whether the node gets to run: a task of one that is stopped or starved waits until it does.
+    /// Whether the node gets to run. A task of a stopped or starved node waits until it does.
     fn poll_is_running(&self, context: &mut Context<'_>) -> Poll<()>;
 
-    /// Whether keys of different slots may be on different nodes of the store.
+    /// Whether keys of different hash slots may be on different nodes of the store.
     fn is_cluster(&self) -> bool;
 
     /// Connects to the store.
     fn connect(&self) -> Connecting;
 }
 
-/// Called when a task isn't to be woken any more.
+/// Cancels a wake-up.
 ///
 /// ```
 /// let nobody_waits: tollgate_redis::simulation::CancelWakeup = Box::new(|| {});
@@ -66,10 +67,10 @@ pub trait World: Send + Sync + 'static {
 /// ```
 pub type CancelWakeup = Box<dyn FnOnce() + Send + Sync>;
 
-/// A connection on its way, or why there is none.
+/// A connection being made, or why there is none.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Wire>, String>> + Send>>;
 
-/// A reply on its way.
+/// A reply in flight.
 pub type Replying = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>> + Send>>;
 
 /// A connection to a store.
@@ -93,7 +94,7 @@ pub trait Wire: Send + Sync {
     fn send(&self, command: Vec<u8>) -> Replying;
 }
 
-/// The very scripts that the client sends, to be replayed elsewhere.
+/// The scripts exactly as the client sends them, to replay them elsewhere.
 ///
 /// ```
 /// use tollgate_redis::simulation::scripts;
@@ -103,17 +104,17 @@ pub trait Wire: Send + Sync {
 pub mod scripts {
     use crate::script::{self, ScriptParts};
 
-    /// Decides about levels alone.
+    /// The script for decisions about levels alone.
     pub fn plain() -> &'static str {
         &ScriptParts::PLAIN.script().text
     }
 
-    /// Everything that can be asked, of every kind of limit.
+    /// The script for every operation on every kind of limit.
     pub fn mixed() -> &'static str {
         &ScriptParts::EVERYTHING.script().text
     }
 
-    /// Takes, renews and returns leases.
+    /// The script that takes, renews and returns leases.
     pub fn lease() -> &'static str {
         &script::lease_script().text
     }
@@ -142,7 +143,7 @@ pin_project! {
     /// assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     /// ```
     #[derive(Debug)]
-    #[debug("Paced")]
+    #[debug("SuspendableTask")]
     pub struct SuspendableTask<F> {
         world: Arc<dyn World>,
         #[pin]
@@ -151,7 +152,7 @@ pin_project! {
 }
 
 impl<F> SuspendableTask<F> {
-    /// Runs this while that world lets it.
+    /// Runs a task while the world lets it.
     pub fn new(world: Arc<dyn World>, task: F) -> Self {
         Self { world, task }
     }
@@ -167,7 +168,7 @@ impl<F: Future> Future for SuspendableTask<F> {
     }
 }
 
-/// The clock of a world that never steps, as the client reads it.
+/// A world's monotonic clock, as the client reads it.
 pub(crate) struct WorldClock(pub(crate) Arc<dyn World>);
 
 impl Clock for WorldClock {
@@ -180,7 +181,7 @@ impl Clock for WorldClock {
     }
 }
 
-/// And the one that shows the date, which wakes nobody.
+/// A world's wall clock, which wakes no tasks.
 pub(crate) struct WorldWall(pub(crate) Arc<dyn World>);
 
 impl Clock for WorldWall {

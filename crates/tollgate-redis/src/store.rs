@@ -1,4 +1,4 @@
-//! How questions get to the store and answers back.
+//! How queries get to the store and replies back.
 
 mod batch;
 mod certificate_files;
@@ -35,10 +35,10 @@ pub(crate) use shared_state::StoreCounters;
 
 pub(crate) use deadline::RequestDeadline;
 
-/// Lanes of leases begin here, after those of a cluster's slots.
+/// Lanes of leases have numbers from here on, after those of a cluster's hash slots.
 const FIRST_LEASE_LANE: u16 = hash_slots::SLOTS;
 
-/// A store that can be asked.
+/// A store that can be queried.
 #[derive(Debug)]
 #[debug("Store({timeout:?}, {:?})", shared.stats)]
 pub(crate) struct Store {
@@ -48,7 +48,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A store for tests, which waits long for answers.
+    /// A store for tests, with a long timeout.
     #[cfg(test)]
     pub(crate) fn patient(server: &tollgate_testkit::redis::Server) -> Self {
         let address = server.url().parse().expect("a server's own URL");
@@ -81,12 +81,12 @@ impl Store {
         self.shared.stats.is_failing.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a node of a cluster that answers, whatever others do.
+    /// Whether any node of a cluster answers.
     pub(crate) fn answers_in_part(&self) -> bool {
         self.shared.stats.answers_in_part.load(Ordering::Relaxed)
     }
 
-    /// Which keys can go into one call.
+    /// The lane of a key: only queries of the same lane can share a call.
     pub(crate) fn lane(&self, key: &str) -> u16 {
         if self.is_cluster {
             crate::store_key::hash_slot(key)
@@ -95,12 +95,12 @@ impl Store {
         }
     }
 
-    /// How long the answers to all questions of a request are waited for, from now on.
+    /// The deadline for all queries of a request, from now on.
     pub(crate) fn patience(&self) -> RequestDeadline {
         RequestDeadline::new(&self.shared, self.timeout)
     }
 
-    /// Asks questions of one lane, all or none.
+    /// Sends queries of one lane, all or none.
     pub(crate) async fn ask(
         &self,
         questions: Vec<StoreQuery>,
@@ -109,7 +109,7 @@ impl Store {
         self.ask_with(&mut self.patience(), questions, at).await
     }
 
-    /// The same, as part of a request that has waited for other answers before.
+    /// Sends queries of one lane, as part of a request that has already spent some of its deadline.
     pub(crate) async fn ask_with(
         &self,
         patience: &mut RequestDeadline,
@@ -130,7 +130,8 @@ impl Store {
         numbers: Vec<u8>,
         at: Option<u64>,
     ) -> Result<Vec<i64>, StoreError> {
-        // They go alone: in a lane of others, they would keep those apart and wait for each other.
+        // Leases have lanes of their own: in a lane with others, they would split the others' batches and wait
+        // for them.
         let lane = FIRST_LEASE_LANE + crate::store_key::hash_slot(&key);
         let (job, mut patience) = (StoreCall::Lease { key, numbers }, self.patience());
         let reply = self.send(job, at, lane, &mut patience).await?;

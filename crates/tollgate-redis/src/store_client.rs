@@ -1,4 +1,4 @@
-//! The store as a backend: checks in, answers or errors out, in two steps: plan, and carry out all or none.
+//! The store as a backend: checks in, answers or errors out, in two steps: plan, then execute all or none.
 
 mod estimate;
 mod execute;
@@ -39,14 +39,14 @@ use crate::stored_limit::{KeyNaming, LeaseCheck, LeaseKey, StoredLimit};
 use estimate::is_estimate;
 use plan::{CheckPlan, Plan};
 
-/// Between two looks at a store that is waited for.
+/// The pause between two attempts while waiting for a store.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The store without a failure policy: what can't be asked is an error.
+/// The store without a failure policy: if a query fails, the result is an error.
 ///
-/// [`Redis`](crate::Redis) puts one in front of it.
+/// [`Redis`](crate::Redis) puts a failure policy in front of it.
 ///
 /// ```no_run
 /// use tollgate_engine::backend::{Backend, LimitKind, StandaloneLimit};
@@ -66,25 +66,25 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// # }
 /// ```
 #[derive(Debug)]
-#[debug("Direct({store:?}, {leases:?})")]
+#[debug("StoreClient({store:?}, {leases:?})")]
 pub struct StoreClient {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) holders: Arc<HeldPermits>,
     pub(crate) nodes: Arc<NodeRegistry>,
-    /// This process's part of the limits, which is told what the store admits.
+    /// This process's share of the limits, which records what the store admits.
     local: Arc<LocalLimits<HostClock, HostWall>>,
     naming: KeyNaming,
-    /// Limits as the store reads them.
+    /// Limits in the store's terms.
     stored: Prepared<StoredLimit>,
     pub(crate) refusals: RememberedDenials,
-    /// How often something was given back here.
+    /// How often this process refunded something, which may outdate denials.
     epoch: AtomicU64,
     /// How far the store's clock is ahead of this node's, in microseconds.
     store_clock_ahead_micros: AtomicI64,
     clock: HostClock,
     wall: HostWall,
-    /// Instead of the store's clock.
+    /// Replaces the store's clock.
     time: Option<CallerClock>,
     host: Host,
 }
@@ -122,17 +122,17 @@ impl StoreClient {
         })
     }
 
-    /// The limit as the store reads it.
+    /// The limit in the store's terms.
     pub(crate) fn stored<'a>(&self, limit: &'a Limit) -> Result<&'a StoredLimit, StoreLimitError> {
         (self.stored).get_or_make(limit, || StoredLimit::new(limit, &self.naming))
     }
 
-    /// The time that questions are asked as of, if it isn't the store's.
+    /// The time that queries use instead of the store's clock.
     pub(crate) fn caller_time(&self) -> Option<u64> {
         self.time.as_ref().map(|time| time.now().as_nanos() / 1000)
     }
 
-    /// About what the store's clock shows, in microseconds.
+    /// The approximate time of the store's clock, in microseconds.
     pub(crate) fn estimated_store_time(&self) -> u64 {
         let here = self.wall.now().as_nanos() / 1000;
         let ahead = self.store_clock_ahead_micros.load(Ordering::Relaxed);
@@ -147,12 +147,12 @@ impl StoreClient {
             .store(ahead, Ordering::Relaxed);
     }
 
-    /// Something that was refused may pass sooner than it was told.
+    /// Records that denied requests may pass sooner than their `retry_after`.
     pub(crate) fn bump_deny_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// This moment. Read before a question: whatever improves after it makes its answer old.
+    /// The present epoch and time. Read before a query, so that a refund during the query outdates its reply.
     fn epoch_time(&self) -> EpochTime {
         let epoch = self.epoch.load(Ordering::Acquire);
         let at = self.now();
@@ -160,7 +160,7 @@ impl StoreClient {
     }
 }
 
-/// A time, and how often something was given back until then.
+/// A time, and the epoch of refunds at that time.
 #[derive(Clone, Copy, Debug)]
 struct EpochTime {
     at: Timestamp,
@@ -168,9 +168,9 @@ struct EpochTime {
 }
 
 impl StoreClient {
-    /// Waits until the store answers, and for so long at most.
+    /// Waits until the store answers, for at most `within`.
     pub(crate) async fn ready(&self, within: Duration) -> Result<(), StoreError> {
-        // What a look at a limit needs, without one: it writes nothing.
+        // The cheapest query that needs no limit of a policy: a peek writes nothing.
         let (rate, algorithm) = (Rate::per_second(1), Algorithm::Gcra);
         let form = LimitForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)?;
         let LimitForm::Stored(numbers) = form else {
@@ -198,7 +198,7 @@ impl StoreClient {
         }
     }
 
-    /// Gives back all that this node has.
+    /// Returns all that this node holds to the store.
     pub(crate) async fn close(&self) -> RefundResult {
         if Host::system().is_err() {
             return RefundResult::Lost;
@@ -212,8 +212,8 @@ impl StoreClient {
         closed.map_or(RefundResult::Lost, |(leases, ..)| leases)
     }
 
-    /// Asks one question about the key of a check, as of this time if one is given. Nothing came of it but the decision if
-    /// that is known here, or if the limit is leased.
+    /// Runs one operation on the key of a check, as of the given time if there is one. If the decision is known
+    /// here, or the limit is leased, the result is the decision alone.
     pub(crate) async fn run_operation(
         &self,
         check: &Check<'_>,
@@ -222,7 +222,7 @@ impl StoreClient {
         patience: &mut RequestDeadline,
     ) -> Result<(Decision, Option<u64>), StoreError> {
         let stored = self.stored(check.limit)?;
-        // What is remembered of denials isn't read: another process may have reset the key.
+        // Remembered denials aren't used: another process may have reset the key.
         if let Some(known) = stored.form.known_decision(check.cost) {
             return Ok((known, None));
         }
@@ -252,8 +252,8 @@ impl StoreClient {
         Ok((raw.decision(&numbers), Some(number)))
     }
 
-    /// Does something to the keys of checks, but to no slots. One key that holds what no limiter wrote keeps nothing
-    /// from the others.
+    /// Runs one operation on the keys of checks, except on permits. A key whose value no limiter wrote doesn't
+    /// stop the others.
     async fn run_operations(&self, checks: &[Check<'_>], op: StoreOp) -> Result<(), StoreError> {
         for check in checks {
             self.stored(check.limit)?;
@@ -272,7 +272,7 @@ impl StoreClient {
         strange
     }
 
-    /// Has what these checks cost refunded, and waits for nothing.
+    /// Refunds these checks in the background.
     fn refund_abandoned(&self, checks: &[Check<'_>]) {
         let now = self.estimated_store_time();
         for check in checks {
@@ -291,7 +291,7 @@ impl StoreClient {
         }
     }
 
-    /// Tells the store something that nobody waits for. If it can't be told, what was charged drains by itself.
+    /// Sends a query that no caller waits for. If it fails, what was charged drains by itself.
     fn send_in_background(&self, question: StoreQuery) {
         let (store, at) = (Arc::clone(&self.store), self.caller_time());
         self.host.spawn(async move {
@@ -299,7 +299,8 @@ impl StoreClient {
         });
     }
 
-    /// The answer to the only check of a request, at once, if its limit is leased and what is held here says it all.
+    /// The answer to the only check of a request, without a query, if its limit is leased and the lease can
+    /// decide.
     #[inline]
     pub(crate) fn try_spend_leased(&self, check: &Check<'_>) -> Option<Answer> {
         if check.limit.counting() != Counting::Leased || is_estimate(check) {
@@ -313,7 +314,8 @@ impl StoreClient {
         Some(answer)
     }
 
-    /// How many tokens of a check's key were spent that weren't noted, and are left, which count as spent from now on.
+    /// Tokens of a check's key that were spent and not recorded, and those that remain, which count as spent
+    /// from now on.
     pub(crate) fn take_unreported_spending(&self, check: &Check<'_>) -> u64 {
         let stored = self.stored(check.limit).ok();
         let lent = stored.and_then(|stored| LeaseCheck::of(check, stored));
@@ -322,7 +324,8 @@ impl StoreClient {
         })
     }
 
-    /// Nothing was asked just now. That the store works is true as long as the latest call did.
+    /// The source of an answer without a query: it counts as proof that the store works as long as the latest
+    /// call succeeded.
     fn leased_source(&self) -> AnswerSource {
         if self.store.is_failing() {
             AnswerSource::Cached
@@ -347,7 +350,7 @@ impl Backend for StoreClient {
         }
         let (needs, recheck) = match self.plan(checks) {
             Ok(Plan::Query(needs, recheck)) => (needs, recheck),
-            // A denial that is known here, or that a lease gives, asks the store nothing about the other checks.
+            // A denial that is known here, or that a lease gives, leaves the other checks without a query.
             Ok(Plan::Denied(answer)) => return Either::Left(ready(Ok(answer))),
             Err(error) => return Either::Left(ready(Err(error))),
         };
@@ -372,7 +375,7 @@ impl Backend for StoreClient {
     }
 
     async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, StoreError> {
-        // However many are asked, one after the other.
+        // One deadline for all, however many queries follow each other.
         let mut patience = self.store.patience();
         let mut each = Vec::with_capacity(checks.len());
         for check in checks {
@@ -397,7 +400,7 @@ impl Backend for StoreClient {
                 Ok(())
             }
         };
-        // Even if that failed: it may have been done, or some of it.
+        // Even if a query failed, the store may have done it, or a part of it.
         self.bump_deny_epoch();
         refunded.map(|()| RefundResult::Refunded)
     }

@@ -11,11 +11,10 @@
 //! | `rule/per-user:0` | the counter: a rule, or what rules share, and which of its limits |
 //! | `user=42` | the key's other values |
 //!
-//! A counter that was reset has a key beside it, whose name ends in `#reset`: the time of the reset, for as long as
-//! something from before it might be given back.
+//! A counter that was reset has a second key, whose name ends in `#reset`. It has the time of the reset, for as
+//! long as a charge from before may be refunded.
 //!
-//! Every part is escaped, so that no two keys have the same name. Values that are very long are
-//! replaced by their SHA-1.
+//! Every part is escaped, so that no two keys have the same name. Very long values are replaced by their SHA-1.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -24,19 +23,19 @@ use sha1_smol::Sha1;
 use tollgate::{Algorithm, core::WindowAlignment};
 use tollgate_engine::backend::{CarryOver, LimitKind};
 
-/// The version of what is kept. A change of what a script writes raises it.
+/// The version of the stored format. Raise it with every change of what a script writes.
 const VERSION: u32 = 2;
-/// Values that are longer, in bytes, are replaced by their hash.
+/// Longer values, in bytes, are replaced by their hash.
 const MAX_PLAIN_VALUE_BYTES: usize = 128;
 
-/// How a limit's tokens are spent.
+/// How a limit's tokens are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountingMode {
     Exact,
     Leased,
 }
 
-/// What all keys of a limit begin with, up to the hash tag.
+/// The prefix of all keys of a limit, up to the hash tag.
 pub(crate) fn key_prefix(
     prefix: &str,
     kind: &LimitKind,
@@ -51,22 +50,22 @@ pub(crate) fn key_prefix(
         _ => state_identity(kind, sharing),
     };
     let hash = Sha1::from(kept).digest().to_string();
-    // A String takes whatever is written.
+    // Writing to a `String` can't fail.
     let _ = write!(head, ":{VERSION}:{}:", &hash[..8]);
     head
 }
 
-/// Where nodes leave their signs of life.
+/// The key of the registry of nodes.
 pub(crate) fn node_registry_key(prefix: &str) -> String {
     let mut key = String::new();
     escape(prefix, &mut key);
-    // A String takes whatever is written.
+    // Writing to a `String` can't fail.
     let _ = write!(key, ":{VERSION}:nodes");
     key
 }
 
-/// What the state under a key depends on: the algorithm and its period, but not the count or the burst,
-/// which may change while it is kept.
+/// What the state under a key depends on: the algorithm and its period, but not the count or the burst, which
+/// may change while the state is kept.
 fn state_identity(kind: &LimitKind, sharing: CountingMode) -> String {
     let nanos = |period: Option<Duration>| period.map_or(0, |period| period.as_nanos());
     let what = match kind {
@@ -85,7 +84,7 @@ fn state_identity(kind: &LimitKind, sharing: CountingMode) -> String {
                 other => format!("{other:?} {period}"),
             }
         }
-        // Its text is the count and the period.
+        // A quota's text is the count and the period.
         LimitKind::Quota(quota) => format!("quota {}", quota.with_count(0)),
         LimitKind::Concurrency(_) => "slots".to_owned(),
         other => format!("{other:?}"),
@@ -93,15 +92,15 @@ fn state_identity(kind: &LimitKind, sharing: CountingMode) -> String {
     format!("{what} {sharing:?}")
 }
 
-/// Appends text so that none of it can be taken for a part of the name: letters, digits and a few signs
+/// Appends text so that no part of it can be taken for a separator: letters, digits and a few other characters
 /// as they are, anything else in hexadecimal.
 pub(crate) fn escape(text: &str, to: &mut String) {
     if text.len() > MAX_PLAIN_VALUE_BYTES {
-        // No escaped text begins with it.
+        // No escaped text begins with this character.
         let _ = write!(to, "#{}", Sha1::from(text).digest());
         return;
     }
-    // Mostly all of it is.
+    // Most texts need no escaping.
     if text.bytes().all(is_plain) {
         return to.push_str(text);
     }
@@ -114,12 +113,12 @@ pub(crate) fn escape(text: &str, to: &mut String) {
     }
 }
 
-/// Whether a byte stands for itself.
+/// Whether a byte needs no escaping.
 const fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b'@' | b'*')
 }
 
-/// The slot of a key in a cluster: of its hash tag, if it has one.
+/// The hash slot of a key in a cluster: of its hash tag, if it has one.
 pub(crate) fn hash_slot(key: &str) -> u16 {
     let tagged = key.split_once('{');
     let tagged = tagged.and_then(|(_, rest)| rest.split_once('}'));
@@ -127,7 +126,7 @@ pub(crate) fn hash_slot(key: &str) -> u16 {
     crc16(text.unwrap_or(key).as_bytes()) % 16384
 }
 
-/// CRC-16/XMODEM, by which clusters spread keys.
+/// CRC-16/XMODEM, the hash of Redis Cluster.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc: u16, _| {
@@ -160,7 +159,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_a_cluster() {
-        // As `CLUSTER KEYSLOT` says.
+        // Expected values from `CLUSTER KEYSLOT`.
         for (key, expect) in [
             ("foo", 12182),
             ("{foo}.bar", 12182),
@@ -201,7 +200,7 @@ mod tests {
         heads.sort();
         heads.dedup();
         assert_eq!(heads.len(), count);
-        // An arrival time is one key, whatever the period.
+        // An arrival time has one key, whatever the period.
         let timed = |text| {
             let kind = rate(text, Algorithm::Gcra);
             key_prefix("t", &kind, CountingMode::Exact, CarryOver::Time)

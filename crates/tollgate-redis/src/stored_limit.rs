@@ -1,4 +1,4 @@
-//! A limit as the store reads it, and the names of its keys.
+//! A limit in the store's terms, and the names of its keys.
 
 use std::fmt::Write as _;
 use std::hash::BuildHasher;
@@ -12,25 +12,25 @@ use crate::error::StoreLimitError;
 use crate::query::{LimitForm, LimitParams};
 use crate::store_key::{self, CountingMode};
 
-/// A limit as the store reads it.
+/// A limit in the store's terms.
 #[derive(Debug)]
 pub(crate) struct StoredLimit {
     pub(crate) form: LimitForm,
-    /// By which its tokens are leased, if they are.
+    /// The parameters for its leases, if it has any.
     pub(crate) leased: Option<LimitParams>,
-    /// What its keys begin with, up to the hash tag.
+    /// The prefix of its keys, up to the hash tag.
     key_prefix: String,
-    /// Its counter, escaped.
+    /// The name of its counter, escaped.
     counter: String,
-    /// Which value of the key is the hash tag.
+    /// The fact whose value is the hash tag.
     hash_tag_fact: Option<Box<str>>,
-    /// A hash of the names of its keys and of what they are judged by: limits that differ in either have different
-    /// versions, in whichever policy they are.
+    /// A hash of its key names and its parameters: limits that differ in either have different versions,
+    /// whatever their policy.
     pub(crate) version: u64,
 }
 
-/// A limit, as it is called and judged in the store, and the fingerprint of a key. What is leased by one limit
-/// isn't spent by another, be it one that took its place.
+/// A lease's limit, by its version, and the fingerprint of a key. Tokens leased by one limit can't be spent by
+/// another, even by its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseKey {
     pub(crate) version: u64,
@@ -47,7 +47,7 @@ impl LeaseKey {
     }
 }
 
-/// A check of a limit that tokens are leased of.
+/// A check of a leased limit.
 #[derive(Clone, Copy)]
 pub(crate) struct LeaseCheck<'a> {
     pub(crate) check: &'a Check<'a>,
@@ -66,7 +66,7 @@ impl<'a> LeaseCheck<'a> {
         })
     }
 
-    /// Which lease it is of.
+    /// The key of its lease.
     pub(crate) fn lease_key(&self) -> LeaseKey {
         LeaseKey::of(self.stored, self.check)
     }
@@ -77,23 +77,23 @@ impl<'a> LeaseCheck<'a> {
     }
 }
 
-/// How limits of a client are called in the store, and told apart.
+/// How a client names the keys of its limits.
 pub(crate) struct KeyNaming {
-    /// What all keys begin with.
+    /// Prefix of all keys.
     pub(crate) prefix: Box<str>,
-    /// For how long a slot is held without a sign of life.
+    /// How long a permit is held without a renewal.
     pub(crate) slot_life: Duration,
-    /// Tells limits apart.
+    /// Hashes limits to versions.
     pub(crate) hasher: SeedableRandomState,
 }
 
-/// How many bytes the values of most keys take.
+/// Bytes for the values of most keys.
 const VALUES_CAPACITY: usize = 48;
 
-/// Which values of a key.
+/// The values of a key to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeyValues {
-    /// Those that say on which node of a cluster it is.
+    /// Those that make up the hash tag.
     OfTag,
     Others,
 }
@@ -101,7 +101,7 @@ enum KeyValues {
 impl StoredLimit {
     pub(crate) fn new(limit: &Limit, naming: &KeyNaming) -> Result<Self, StoreLimitError> {
         let form = LimitForm::from_limit(limit, naming.slot_life)?;
-        // Estimates that are held of a level are kept track of in the same way as leases.
+        // Estimates that are held of a level are tracked in the same way as leases.
         let level = form.level();
         let keeps_track = limit.keeps_estimates() && level.is_some();
         let is_leased = limit.counting() == Counting::Leased || keeps_track;
@@ -111,7 +111,7 @@ impl StoredLimit {
             CountingMode::Exact
         };
         let carry_over = limit.carry_over();
-        // An override counts where the rule does, whatever its period.
+        // An override shares the rule's counter, whatever its own period.
         let named = limit.counter_kind();
         let head = store_key::key_prefix(&naming.prefix, named, sharing, carry_over);
         let mut counter = String::new();
@@ -134,7 +134,7 @@ impl StoredLimit {
         })
     }
 
-    /// The name of a check's key: its first value is the hash tag, unless the limit says which.
+    /// The name of a check's key. Its first value is the hash tag, unless the limit names another.
     pub(crate) fn key(&self, check: &Check<'_>) -> String {
         let mut key =
             String::with_capacity(self.key_prefix.len() + self.counter.len() + VALUES_CAPACITY);
@@ -149,11 +149,11 @@ impl StoredLimit {
         key
     }
 
-    /// Appends these of a key's values, and tells how many there were.
+    /// Appends these values of a key, and returns how many there were.
     fn write_values(&self, check: &Check<'_>, key: &mut String, which: KeyValues) -> usize {
         let (mut number, mut written) = (0, 0);
-        // A key to fall back to may lack the fact that is chosen: its first value is the tag then, or all such keys would be
-        // on one node.
+        // A fallback key may lack the chosen fact. Its first value is the hash tag then; without one, all such
+        // keys would be on one node.
         let mut slot = None;
         if let Some(chosen) = self.hash_tag_fact.as_deref() {
             check.key.each(&mut |fact, _| {

@@ -1,4 +1,4 @@
-//! Tests of the whole: the scripts against core, and what all tests of admitted requests share.
+//! Tests of the whole crate: the scripts against core, and what tests of admitted requests share.
 
 mod conformance;
 pub(crate) mod windows;

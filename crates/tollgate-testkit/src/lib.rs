@@ -1,17 +1,18 @@
-//! What rate limits are tested with: a slow obvious oracle, traffic that aims at the edges, the
-//! laws that every holder of state must keep, and recorded traces of other limiters.
+//! Tools for testing rate limits: a slow and obvious oracle, traffic that aims at the edges, the laws that
+//! every implementation must keep, and recorded traces of other limiters.
 //!
 //! - [`oracle`] keeps every admitted hit and answers by counting.
 //! - [`traffic`] makes the same requests from the same seed, on and around every boundary.
-//! - [`laws`] put any holder of state through both, one function a law.
-//! - [`fairness`] says as a number how evenly something was shared.
-//! - [`memory`] counts what is allocated, [`threads`] begin together, [`scratch`] is a test's own
+//! - [`laws`] test any implementation with both, one function a law.
+//! - [`fairness`] measures how evenly something was shared.
+//! - [`allocation_counter`] counts allocations, [`threads`] start together, [`temp_folder`] is a test's own
 //!   folder.
-//! - [`certificates`] are for servers and clients with TLS, wrong ones too.
-//! - [`redis`] starts real servers and hurts them, [`envoy`] a real Envoy; [`programs`] says where such are.
-//! - [`world`] is a store in memory that runs the real scripts, with its time, its faults and its luck
-//!   given from outside.
-//! - [`vectors`] replay what other limiters were seen to answer.
+//! - [`certificates`] are for servers and clients with TLS, including invalid ones.
+//! - [`redis`] starts real servers and injects faults, [`envoy_process`] starts a real Envoy;
+//!   [`external_programs`] finds these programs.
+//! - `world` simulates a fleet: a store in memory runs the real scripts, with time, faults and randomness from
+//!   a seed.
+//! - [`test_vectors`] reads the recorded answers of other limiters.
 //!
 //! ```
 //! use tollgate_core::{Arithmetic, LimitLedger, Rate, SlidingLog};
@@ -41,7 +42,7 @@ pub mod traffic;
 #[cfg(feature = "world")]
 pub mod world;
 
-/// The example of the crate's front page.
+/// The example of the crate's README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,8 +1,7 @@
-//! Slow obvious models of every algorithm: keep all admitted hits and answer by counting them.
+//! Slow and obvious models of every algorithm: they keep all admitted hits and answer by counting them.
 //!
-//! Nothing here shares code with the arithmetic under test, and nothing is clever: a question is
-//! answered by walking the whole history with exact integers. What an implementation answers must
-//! equal what its oracle answers, question by question.
+//! Nothing here shares code with the arithmetic under test, and nothing is clever: each request walks the whole
+//! history with exact integers. The implementation's answers must equal the oracle's, request by request.
 //!
 //! ```
 //! use std::time::Duration;
@@ -13,15 +12,15 @@
 //! let mut oracle = OracleKind::TokenBucket.oracle(rate);
 //! let answer = oracle.decide(Timestamp::ZERO, 5);
 //! assert_eq!((answer.outcome, answer.remaining), (Outcome::Allowed, 0));
-//! let refused = oracle.decide(Timestamp::from_millis(30), 1);
-//! assert_eq!(refused.retry_after, Duration::from_millis(70));
+//! let denied = oracle.decide(Timestamp::from_millis(30), 1);
+//! assert_eq!(denied.retry_after, Duration::from_millis(70));
 //!
-//! // The arithmetic under test says the same.
+//! // The arithmetic under test gives the same.
 //! let limit = TokenBucket::new(rate)?;
 //! let mut bucket = Default::default();
 //! limit.decide(&mut bucket, Timestamp::ZERO, 5);
 //! let decision = limit.decide(&mut bucket, Timestamp::from_millis(30), 1);
-//! assert_eq!(decision.wait_or_max(), refused.retry_after);
+//! assert_eq!(decision.wait_or_max(), denied.retry_after);
 //! # Ok::<(), tollgate_core::LimitError>(())
 //! ```
 
@@ -36,21 +35,21 @@ mod window;
 pub use level::LevelOracle;
 pub use window::{CounterOracle, FixedOracle, LogOracle};
 
-/// One admitted request: when it counts, and how much.
+/// One admitted request: its time and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// The time that it counts at, which never lies before that of the hit before it.
+    /// The time at which it counts, never before that of the hit before it.
     pub at: Timestamp,
     /// What it took.
     pub cost: u64,
 }
 
-/// What an oracle says to one question: the part of a decision that is the same for every holder.
+/// An oracle's answer to one request: the part of a decision that is the same for every implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OracleAnswer {
     /// Whether the request may pass.
     pub outcome: Outcome,
-    /// The largest cost that would pass now, after this answer.
+    /// The largest cost that would pass now, after this request.
     pub remaining: u64,
     /// How long until the same cost passes: zero when allowed, the maximum when never.
     pub retry_after: Duration,
@@ -58,7 +57,7 @@ pub struct OracleAnswer {
 
 /// A model that answers from its list of hits.
 pub trait Oracle: Debug {
-    /// When this cost first passes, asked at `now`: `now` itself if it passes, `None` if never.
+    /// When this cost first passes, requested at `now`: `now` itself if it passes, `None` if never.
     fn earliest(&self, now: Timestamp, cost: u64) -> Option<Timestamp>;
 
     /// The largest cost that passes at `now`.
@@ -85,7 +84,7 @@ pub trait Oracle: Debug {
     }
 }
 
-/// Which algorithm a holder of state promises to be; names its oracle and its bound.
+/// The algorithm of an implementation, which decides its oracle and its bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OracleKind {
     /// An exact token bucket.
@@ -94,7 +93,7 @@ pub enum OracleKind {
     LeakyBucket,
     /// GCRA in one word, its interval rounded up to whole units of the word.
     Gcra,
-    /// A fixed window, aligned this way.
+    /// A fixed window with this alignment.
     FixedWindow(WindowAlignment),
     /// A sliding log.
     SlidingLog,
@@ -106,7 +105,7 @@ impl OracleKind {
     /// The slow model of this algorithm at this rate, with no hit yet.
     ///
     /// # Panics
-    /// If the rate lies so far outside what the algorithm takes that its units overflow 128 bits.
+    /// If the rate is so far outside the algorithm's range that its units overflow 128 bits.
     pub fn oracle(self, rate: Rate) -> Box<dyn Oracle> {
         match self {
             Self::TokenBucket => Box::new(LevelOracle::token_bucket(rate)),
@@ -118,8 +117,8 @@ impl OracleKind {
         }
     }
 
-    /// The last time that this algorithm tells from the next: one word ends after nine years, of
-    /// which two are kept for the burst and two for what is booked ahead.
+    /// The last time that this algorithm distinguishes from the next: one word ends after nine years, of which
+    /// two are reserved for the burst and two for reservations.
     pub const fn latest_supported_time(self) -> Timestamp {
         match self {
             Self::Gcra => Timestamp::from_secs(5 * 365 * 86_400),
@@ -128,7 +127,7 @@ impl OracleKind {
     }
 }
 
-/// Count and period in nanoseconds, reduced, of a pace that is neither zero nor unlimited.
+/// Count and period in nanoseconds, reduced, of a rate that is neither zero nor unlimited.
 pub(crate) fn reduced_rate(rate: Rate) -> Option<(u128, u128)> {
     let (count, period) = (u128::from(rate.count()), rate.period()?.as_nanos());
     let (mut a, mut b) = (count, period);

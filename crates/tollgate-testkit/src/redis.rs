@@ -1,9 +1,9 @@
-//! Real servers that tests start and stop: one Redis or Valkey, sentinels, a cluster, and a server
-//! behind a network that can be cut.
+//! Real servers that tests start and stop: one Redis or Valkey, sentinels, a cluster, and a server behind a
+//! network that can be cut.
 //!
-//! Everything listens on this machine only, on ports that no other test of this machine gets, with its
-//! files in a [`TempFolder`](crate::scratch::TempFolder) folder. A server dies with the value that stands for
-//! it, by the process id that was started.
+//! Everything listens on this machine only, on ports that no other test of this machine gets, with its files in
+//! a [`TempFolder`](crate::temp_folder::TempFolder). A server ends when its value is dropped, by the process id
+//! that was started.
 //!
 //! ```
 //! use tollgate_testkit::redis::Server;

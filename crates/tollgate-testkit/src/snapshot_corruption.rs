@@ -1,12 +1,12 @@
-//! Changes a snapshot on purpose, so that its checksum fits nevertheless.
+//! Changes a snapshot on purpose, with a checksum that still fits.
 
 use std::fs;
 use std::path::Path;
 
-/// Where the number of words lies, which is no part of the checksum.
+/// The position of the number of words, which isn't part of the checksum.
 const LENGTH: usize = 2;
 
-/// Changes the words of a snapshot, all but its checksum, which is made to fit again.
+/// Changes the words of a snapshot, and computes the checksum anew.
 ///
 /// # Panics
 /// If there is no such file.

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A folder of a test's own, gone when the test is over.
+/// A test's own folder, removed when it is dropped.
 ///
 /// ```
 /// use tollgate_testkit::temp_folder::TempFolder;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 pub struct TempFolder(PathBuf);
 
 impl TempFolder {
-    /// A folder by this name and the process's number.
+    /// A folder with this name and the process's id.
     ///
     /// # Panics
     /// If it can't be made.
@@ -40,7 +40,7 @@ impl TempFolder {
         self.0.join(name)
     }
 
-    /// The text of an error, with the folder left out.
+    /// The text of an error, without the folder's path.
     pub fn text(&self, error: &dyn Error) -> String {
         let folder = self.0.join("");
         error.to_string().replace(&*folder.to_string_lossy(), "")

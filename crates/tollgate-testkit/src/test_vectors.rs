@@ -1,7 +1,7 @@
-//! Recorded traces of other rate limiters: where they lie and how they are read.
+//! Recorded traces of other rate limiters: where they are and how they are read.
 //!
-//! A set is `MASTER_NAME.jsonl.gz`, one recorded sequence a line. The folder is this crate's `vectors/`,
-//! or the one that the environment variable `TOLLGATE_VECTORS` names.
+//! A set is `NAME.jsonl.gz`, with one recorded sequence in each line. The folder is this crate's `vectors/`, or
+//! that of the environment variable `TOLLGATE_VECTORS`.
 
 use std::env;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use serde::de::DeserializeOwned;
 
-/// The environment variable that names another folder of sets.
+/// The environment variable with another folder of sets.
 pub const FOLDER_VARIABLE: &str = "TOLLGATE_VECTORS";
 
 /// Why a set could not be read, with the path that was tried.
@@ -23,7 +23,7 @@ pub enum VectorsError {
     Missing {
         /// The file that was looked for.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A line is not text, or not a sequence of the expected form.
@@ -32,7 +32,7 @@ pub enum VectorsError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What was wrong with it.
+        /// The error.
         source: io::Error,
     },
 }
@@ -61,7 +61,7 @@ impl std::error::Error for VectorsError {
     }
 }
 
-/// The folder that sets are read from.
+/// The folder of the sets.
 pub fn vectors_folder() -> PathBuf {
     env::var_os(FOLDER_VARIABLE).map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors"),
@@ -69,7 +69,7 @@ pub fn vectors_folder() -> PathBuf {
     )
 }
 
-/// All sequences of the set `name`, from [`folder`].
+/// All sequences of the set `name`, from [`vectors_folder`].
 ///
 /// ```
 /// let sequences: Vec<serde_json::Value> = tollgate_testkit::test_vectors::load_vectors("governor")?;

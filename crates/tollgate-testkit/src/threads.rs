@@ -1,9 +1,9 @@
-//! Threads that begin together.
+//! Threads that start together.
 
 use std::sync::Barrier;
 use std::thread;
 
-/// Runs `body` on so many threads at once, with their numbers, and adds up what it returns.
+/// Runs `body` on this many concurrent threads, with their numbers, and adds up the results.
 ///
 /// ```
 /// use tollgate_testkit::threads::run_together;
@@ -12,7 +12,7 @@ use std::thread;
 /// ```
 ///
 /// # Panics
-/// If a thread does.
+/// If a thread panics.
 pub fn run_together(threads: u32, body: impl Fn(u32) -> u64 + Sync) -> u64 {
     let barrier = Barrier::new(usize::try_from(threads).unwrap_or(usize::MAX));
     thread::scope(|scope| {

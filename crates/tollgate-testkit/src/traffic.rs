@@ -14,12 +14,12 @@
 
 use tollgate_core::{Rate, Timestamp};
 
-/// One request: when, and how much.
+/// One request: its time and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The time given with it.
+    /// The time of the request.
     pub at: Timestamp,
-    /// What it asks for; 0 peeks.
+    /// The cost; 0 peeks.
     pub cost: u64,
 }
 
@@ -30,7 +30,7 @@ pub enum TimeOrder {
     Forward,
     /// Some times step back, by a nanosecond or by as much as a state lasts.
     Tangled,
-    /// Some step back by any time, as those of a clock that is set.
+    /// Some times step back by any duration, as those of a clock that is set.
     Set,
 }
 
@@ -64,7 +64,7 @@ impl Random {
         if end == 0 { 0 } else { number % end }
     }
 
-    /// One of these, each as likely as the next.
+    /// One of these, all equally likely.
     ///
     /// ```
     /// let mut random = tollgate_testkit::traffic::Random::new(0);
@@ -79,11 +79,11 @@ impl Random {
     }
 }
 
-/// A time that is behind others by this much is one out of order, whatever the rate.
+/// A time that is behind by this much is out of order, whatever the rate.
 const OUT_OF_ORDER_GAP: u64 = 50_000_000_000;
 
-/// An endless run of requests whose gaps and costs sit on, just before and just after everything
-/// that a limit of this rate could round wrongly.
+/// An endless run of requests whose gaps and costs are on, just before and just after every boundary that a
+/// limit of this rate could round wrongly.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     random: Random,
@@ -92,7 +92,7 @@ pub struct Traffic {
     latest: u64,
     /// No time lies after this.
     last: u64,
-    /// Nanoseconds a token, rounded down.
+    /// Nanoseconds for each token, rounded down.
     interval: u64,
     /// Nanoseconds until a full burst has drained.
     drain: u64,
@@ -134,7 +134,7 @@ impl Traffic {
         }
     }
 
-    /// A gap on, before or after an edge; a third of all requests come at the same instant.
+    /// A gap on, before or after a boundary; a third of all requests come at the same instant.
     fn gap(&mut self) -> u64 {
         let to_boundary = self.window - self.now % self.window;
         let edge = match self.random.below(18) {
@@ -178,7 +178,7 @@ impl Iterator for Traffic {
         let gap = self.gap();
         let steps_back = self.order != TimeOrder::Forward && self.random.below(4) == 0;
         self.now = if steps_back {
-            // Of windows that are shorter than a stopped thread may be late, a few.
+            // A few windows, if windows are shorter than a suspended thread may be late.
             let late = self.window.saturating_mul(4).min(OUT_OF_ORDER_GAP);
             let reach = match self.order {
                 TimeOrder::Set => u64::MAX,

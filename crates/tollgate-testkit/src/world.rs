@@ -1,19 +1,20 @@
-//! A world in a seed: a whole fleet and its store, simulated on one thread and on a clock of its own.
+//! A world in a seed: a whole fleet and its store, simulated on one thread with a simulated clock.
 //!
-//! The nodes run the real engine and the real client; the store runs the real scripts; everything else follows
-//! from one number: who asks what when, and what goes wrong. A judge knows what may pass.
+//! The nodes run the real engine and the real client; the store runs the real scripts. Everything else follows
+//! from one number: the requests, their times, and the faults. Checks know what may pass.
 //!
 //! ```
 //! use tollgate_testkit::world::{Scenario, judge, run_scenario};
 //!
-//! let story = Scenario::new(42);
-//! let record = run_scenario(&story);
-//! assert_eq!(judge(&story, &record), Ok(()));
+//! let scenario = Scenario::new(42);
+//! let record = run_scenario(&scenario);
+//! assert_eq!(judge(&scenario, &record), Ok(()));
 //! ```
 //!
-//! In reading order: [`Scenario`] says what happens, `node`, `guard` and `network` are what it happens to, [`Store`] is a
-//! small Redis, [`play`] lets it happen, [`judge`] says what must not have, [`shrink`] finds the shortest history
-//! that still fails. [`replay`] runs recorded calls on the store and on a real server, and says where they differ.
+//! In reading order: [`Scenario`] is the list of events, `node`, `http_guard` and `network` are what they act
+//! on, and [`Store`] is a small Redis. [`run_scenario`] runs the events, [`judge`] checks the record, and
+//! [`shrink`] finds the shortest history that still fails. [`replay`] runs recorded calls on the store and on a
+//! real server, and returns where they differ.
 
 mod checks;
 mod http_guard;

@@ -1,7 +1,7 @@
-//! What a node holds of leased limits, without a store.
+//! The leases of a node without a store.
 //!
-//! What is held is still in the bucket, and charged as it is spent: the store of a test is in this process,
-//! and there is no other node that could take it. So what passes is what the limit itself lets pass.
+//! Leased tokens are still in the bucket, and charged when they are spent: the fake store is in this process,
+//! and no other node could take them. So the limit itself decides what passes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,14 +18,14 @@ fn counter_and_key(check: &Check<'_>) -> CounterAndKey {
     (check.limit.counter().id, check.key.fingerprint())
 }
 
-/// What is held of all keys.
+/// The leases of all keys.
 #[derive(Debug, Default)]
 pub(super) struct FakeLeases(HashMap<CounterAndKey, FakeLease>);
 
-/// What is held of one key.
+/// The lease of one key.
 #[derive(Debug)]
 struct FakeLease {
-    /// What it was taken of: another limit is leased anew.
+    /// The limit that it was taken of. Another limit takes a new lease.
     kind: LimitKind,
     tokens: u64,
     until: Timestamp,
@@ -37,8 +37,8 @@ impl FakeLeases {
         live.map(|lease| lease.tokens).sum()
     }
 
-    /// Spends what a check costs, as far as it is held. Returns whether it is time to take more: a quarter of
-    /// a part is left, or half of its life.
+    /// Spends a check's cost, as far as tokens are held. Returns whether to take more: a quarter of a lease
+    /// remains, or half of its duration.
     pub(super) fn spend(
         &mut self,
         check: &Check<'_>,
@@ -57,7 +57,7 @@ impl FakeLeases {
         self.0.remove(&counter_and_key(check));
     }
 
-    /// Whether what is held covers this check too, beside those that were planned before.
+    /// Whether the held tokens cover this check too, in addition to those planned before.
     pub(super) fn covers(
         &self,
         check: &Check<'_>,
@@ -77,7 +77,7 @@ impl FakeLeases {
 }
 
 impl FakeStore {
-    /// Takes a part of what there is, for a lease's life.
+    /// Takes up to `part` of what remains, for a lease's duration.
     pub(super) fn take_lease(&self, state: &mut FakeState, check: &Check<'_>, part: u64) {
         let left = state.memory.answer(&[peek_check(check)]).decision.remaining;
         let lease = FakeLease {
@@ -88,7 +88,7 @@ impl FakeStore {
         state.leases.0.insert(counter_and_key(check), lease);
     }
 
-    /// Of a leased limit, what is left is what this node holds.
+    /// Shows the tokens that this node holds as the remaining ones of leased limits.
     pub(super) fn show_held_tokens(
         &self,
         state: &FakeState,

@@ -1,4 +1,4 @@
-//! What only one limit by itself can be asked, without a store.
+//! Operations on a single limit, without a store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::lock::lock;
 use crate::query::{StoreOp, check_supported, to_micros_ceil};
 
 impl FakeStore {
-    /// What the store would do, and the number that it would tell.
+    /// Runs one operation as the store would, and returns the number of its reply.
     pub(crate) fn run_operation(
         &self,
         check: &Check<'_>,
@@ -48,7 +48,7 @@ impl FakeStore {
         let (paced, key) = (self.pacer(state, check)?, check.key.fingerprint());
         let (mut decision, mut delay) = (paced.check_n(&key, 0), Duration::ZERO);
         decision.outcome = Outcome::Denied;
-        // Dropped, what was reserved for later is given back.
+        // Dropping the reservation refunds it.
         if let Ok(reserved) = paced.key(&key).reserve(check.cost)
             && reserved.delay() <= Duration::from_micros(longest)
         {
@@ -81,7 +81,7 @@ impl FakeStore {
     }
 }
 
-/// What the store would do, and how much it would take.
+/// Applies one operation as the store would, and returns how much it took.
 fn apply_operation(state: &mut FakeState, check: &Check<'_>, op: StoreOp) -> (Decision, u64) {
     let memory = &state.memory;
     let ask = |cost| memory.answer(&[Check { cost, ..*check }]).decision;

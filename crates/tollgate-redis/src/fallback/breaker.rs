@@ -1,13 +1,13 @@
-//! When a store that fails isn't even asked: the thresholds of its circuit, which is the library's.
+//! Thresholds of the circuit breaker in front of a failing store. The circuit is the library's.
 //!
-//! What counts is time and share, not a number of failures: a hundred failures are a second's bad luck at a high
-//! rate, and a minute's outage at a low one.
+//! The thresholds are a duration and a share, not a number of failures: a hundred failures are a second of bad
+//! luck at a high rate, and a minute's outage at a low rate.
 
 use std::time::Duration;
 
 use tollgate_adaptive::breaker::{AdmittedCall, Circuit, FailureWindow, Thresholds};
 
-/// When rules that circuit-break stop asking a store, and for how long.
+/// When rules that circuit-break stop querying a store, and for how long.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,18 +19,18 @@ use tollgate_adaptive::breaker::{AdmittedCall, Circuit, FailureWindow, Threshold
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerThresholds {
-    /// Once it was asked for so long without an answer: 2 seconds unless said otherwise.
+    /// The circuit opens once queries got no answer for this long; 2 seconds by default.
     pub silent_for: Duration,
-    /// Or once so many percent of calls failed: 50 unless said otherwise.
+    /// It also opens once this percentage of calls failed; 50 by default.
     pub failing_percent: u8,
-    /// Over this time: 5 seconds unless said otherwise.
+    /// The window over which failures are counted; 5 seconds by default.
     pub window: Duration,
-    /// If there were so many calls at least: 20 unless said otherwise.
+    /// The fewest calls in the window that can open the circuit; 20 by default.
     pub min_calls: u32,
-    /// It isn't asked for so long, and then by one request: a second at first, unless said otherwise, and
-    /// twice as long each time that this one fails too.
+    /// How long the circuit stays open before one request probes the store; a second by default. The duration
+    /// doubles each time a probe fails.
     pub opens_for: Duration,
-    /// But no longer than this: 60 seconds unless said otherwise.
+    /// The longest that it stays open; 60 seconds by default.
     pub longest_open: Duration,
 }
 
@@ -48,7 +48,7 @@ impl Default for BreakerThresholds {
 }
 
 impl BreakerThresholds {
-    /// A closed circuit of these thresholds.
+    /// A closed circuit with these thresholds.
     pub(super) fn circuit(self) -> Circuit {
         Circuit::new(Thresholds {
             failing_percent: self.failing_percent,
@@ -62,12 +62,12 @@ impl BreakerThresholds {
     }
 }
 
-/// By which right a request asks the store while its circuit is open. All others wait for what comes of a probe; if it has
-/// no need to ask, or is given up, the next one may.
+/// The admission of a request to the store while the circuit is open. All other requests wait for the probe's
+/// result. If the probe is dropped without a query, the next request may probe.
 #[derive(Debug)]
 pub(super) struct ProbeGuard<'a> {
     pub(super) circuit: &'a Circuit,
-    /// None for a request that isn't the probe, or once something came of it.
+    /// `None` for a request that isn't the probe, or once its result is recorded.
     pub(super) entry: Option<AdmittedCall>,
 }
 

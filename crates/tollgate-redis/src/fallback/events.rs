@@ -1,4 +1,4 @@
-//! What happens to a store, as it is told and counted.
+//! Events of a store, and how they are reported and counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use derive_more::Display;
 use tollgate::Timestamp;
 
-/// Errors are told of at most once in this time.
+/// Errors are reported at most once in this time.
 const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -17,12 +17,12 @@ pub(super) struct FallbackCounters {
     pub(super) local: AtomicU64,
 }
 
-/// What a [`Fallback`](super::Fallback) has counted.
+/// The counters of a [`Fallback`](super::Fallback).
 ///
 /// ```
 /// use tollgate_redis::FallbackStats;
 ///
-/// /// Decisions that no store was asked about.
+/// /// Decisions without a store query.
 /// fn without(stats: &FallbackStats) -> u64 {
 ///     stats.open + stats.closed + stats.local
 /// }
@@ -31,22 +31,22 @@ pub(super) struct FallbackCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FallbackStats {
-    /// How often the store was asked and gave no answer.
+    /// Queries that got no answer from the store.
     pub errors: u64,
-    /// Requests that passed because the store couldn't be asked.
+    /// Requests that passed because the store was unreachable.
     pub open: u64,
-    /// Requests that were refused because the store couldn't be asked.
+    /// Requests that were denied because the store was unreachable.
     pub closed: u64,
-    /// Requests that were judged in this process.
+    /// Requests that were decided in this process.
     pub local: u64,
-    /// Times that the circuit was broken.
+    /// How often the circuit opened.
     pub trips: u64,
-    /// Decisions without the store that it won't be told of, because too many keys waited for that, and
-    /// decisions of the store that aren't known here, because there is no room for more keys.
+    /// Decisions that one side never learns of. Of those without the store: too many keys waited to be reported
+    /// to it. Of the store's: there is no memory for more keys here.
     pub unrecorded: u64,
 }
 
-/// Something that happened to a store.
+/// An event of a store.
 ///
 /// ```
 /// use tollgate_redis::StoreEvent;
@@ -59,67 +59,67 @@ pub struct FallbackStats {
 /// }
 /// let failed = StoreEvent::Failed { error: "no route", suppressed: 3 };
 /// assert_eq!(line(&failed), "no route (and 3 more)");
-/// // Its text is as a log says it.
-/// assert_eq!(failed.to_string(), "the store couldn't be asked: no route (and 3 times more)");
+/// // Its text is that of the log.
+/// assert_eq!(failed.to_string(), "a store query failed: no route (and 3 times more)");
 /// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreEvent<'a> {
-    /// It couldn't be asked. Told at most once a second, with how many more there were meanwhile.
-    #[display("the store couldn't be asked: {error}{}", suppressed_text(*suppressed))]
+    /// A query failed. Reported at most once a second, with the number of failures in between.
+    #[display("a store query failed: {error}{}", suppressed_text(*suppressed))]
     Failed {
-        /// Why.
+        /// The cause.
         error: &'a str,
-        /// Failures since the last that was told.
+        /// Failures since the last report.
         suppressed: u64,
     },
-    /// It answered that a key holds what no limiter wrote: requests of that key are decided without it, and no others.
-    /// Told at most once a second, together with failures.
+    /// A key has a value that no limiter wrote. Requests of this key are decided without the store, and no
+    /// others. Reported at most once a second, together with failures.
     #[display("{error}{}", suppressed_text(*suppressed))]
     KeyFailed {
-        /// Which key, and what to do.
+        /// The key, and what to do.
         error: &'a str,
-        /// Failures since the last that was told.
+        /// Failures since the last report.
         suppressed: u64,
     },
-    /// From now on requests are decided without it.
+    /// From now on, requests are decided without the store.
     #[display("requests are decided without the store from now on")]
     FallbackStarted,
-    /// It answers again.
+    /// The store answers again.
     #[display("the store answers again, after {} s", after.as_secs())]
     FallbackEnded {
-        /// For how long it hadn't.
+        /// How long the fallback was active.
         after: Duration,
     },
-    /// It isn't asked for a while, by rules that circuit-break.
-    #[display("the store isn't asked for {} s by rules that circuit-break", open_for.as_secs())]
+    /// The circuit opened: rules that circuit-break don't query the store.
+    #[display("the store isn't queried for {} s by rules that circuit-break", open_for.as_secs())]
     CircuitOpened {
         /// For how long.
         open_for: Duration,
     },
-    /// It is asked again.
-    #[display("the store is asked again")]
+    /// The circuit closed: the store is queried again.
+    #[display("the store is queried again")]
     CircuitClosed,
 }
 
-/// How many more failures there were, if any.
-fn suppressed_text(suppressed: u64) -> String {
-    match suppressed {
+/// The number of suppressed failures in words; empty if there are none.
+fn suppressed_text(untold: u64) -> String {
+    match untold {
         0 => String::new(),
         more => format!(" (and {more} times more)"),
     }
 }
 
-/// Which failures are told of.
+/// Limits how often failures are reported.
 #[derive(Debug, Default)]
 pub(super) struct EventThrottle {
-    /// When one was; 0 if none was yet.
+    /// When a failure was last reported; 0 if never.
     last_emitted_at: AtomicU64,
     suppressed: AtomicU64,
 }
 
 impl EventThrottle {
-    /// Whether this failure is told of, and how many weren't since the last that was.
+    /// Whether this failure is reported. Returns how many were suppressed since the last report.
     pub(super) fn try_emit(&self, now: Timestamp) -> Option<u64> {
         let told_at = self.last_emitted_at.load(Ordering::Relaxed);
         let since = now.nanos_since(Timestamp::from_nanos(told_at));

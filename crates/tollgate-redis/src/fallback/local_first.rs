@@ -1,7 +1,7 @@
-//! Limits that are counted in this process although there is a store: they are asked first.
+//! Limits that are counted in this process although there is a store. They are checked first.
 //!
-//! A denial by them isn't sent to the store. If they pass, their cost is held while the store is asked about the rest, and
-//! refunded if that denies the request, or if the request is dropped: all or none.
+//! If one of them denies, the store isn't queried. If they allow, their cost is held while the store is queried
+//! about the rest. It is refunded if the store denies, or if the request is dropped: all or none.
 
 use std::convert::Infallible;
 
@@ -11,7 +11,8 @@ use tollgate_engine::backend::{Answer, Check, CheckResult};
 use super::{Fallback, RemoteBackend, is_local, is_remote, set_decider_result};
 
 impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
-    /// An answer to checks of which some are counted here. Of those in the store nothing is listed after a denial here.
+    /// The answer to checks of which some are counted here. After a local denial, the checks in the store have
+    /// no results.
     pub(super) async fn ask_local_then_store(
         &self,
         checks: &[Check<'_>],
@@ -55,14 +56,14 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     }
 }
 
-/// Some of a request's checks, and which they are.
+/// Some of a request's checks, with their positions in the request.
 pub(super) struct CheckSubset<'a> {
     pub(super) indices: Vec<usize>,
     pub(super) checks: Vec<Check<'a>>,
 }
 
 impl<'a> CheckSubset<'a> {
-    /// The checks that are of it.
+    /// Selects the checks for which `is_part` is true.
     pub(super) fn of(checks: &[Check<'a>], is_part: impl Fn(&Check<'_>) -> bool) -> Self {
         let all = checks.iter().copied().enumerate();
         let (numbers, checks) = all.filter(|(_, check)| is_part(check)).unzip();
@@ -72,12 +73,12 @@ impl<'a> CheckSubset<'a> {
         }
     }
 
-    /// Which of all checks one of these is.
+    /// The position in the request of a check of this subset.
     pub(super) fn original_index(&self, own: Option<usize>) -> Option<usize> {
         own.and_then(|number| self.indices.get(number).copied())
     }
 
-    /// Puts what these say among what all say.
+    /// Writes the results of this subset into the list of all results.
     pub(super) fn write_results(
         &self,
         all: &mut [CheckResult],
@@ -88,7 +89,8 @@ impl<'a> CheckSubset<'a> {
         }
     }
 
-    /// If less is left of one of these than of the check that decided, it decides; of equals the first does.
+    /// If a check of this subset has less remaining than the check that decided, it decides instead. Of equal
+    /// ones, the first decides.
     fn replace_decider_if_tighter(&self, left: &[Decision], answer: &mut Answer) {
         let own = Answer::from_decisions(&self.checks, left);
         let number = self.original_index(own.decider);

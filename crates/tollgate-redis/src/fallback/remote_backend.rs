@@ -1,4 +1,4 @@
-//! What the answer without a store needs to know of that store.
+//! What a [`Fallback`](super::Fallback) needs from a store that can fail.
 
 use tollgate::Decision;
 use tollgate_engine::backend::{Backend, Check, FailureKind};
@@ -34,8 +34,8 @@ use tollgate_engine::backend::{Backend, Check, FailureKind};
 /// }
 /// ```
 pub trait RemoteBackend: Backend {
-    /// What sort of failure an error is, and of how much of the store. By default of all of it, for a reason that has no
-    /// kind of its own.
+    /// The kind of failure that an error is, and how much of the store it affects. By default all of the store,
+    /// with a kind for other reasons.
     fn failure(&self, error: &Self::Error) -> RemoteFailure {
         let _ = error;
         RemoteFailure {
@@ -44,16 +44,16 @@ pub trait RemoteBackend: Backend {
         }
     }
 
-    /// How many tokens of a check's key the store has given ahead that [`LocalLimits`](crate::LocalLimits) wasn't told of: those that
-    /// were spent, and those that are left, which count as spent from now on. Asked before something is decided without the
-    /// store. By default none.
+    /// Leased tokens of a check's key that [`LocalLimits`](crate::LocalLimits) doesn't know of: those that were
+    /// spent, and those that remain, which count as spent from now on. Called before something is decided
+    /// without the store. By default 0.
     fn take_unreported_spending(&self, check: &Check<'_>) -> u64 {
         let _ = check;
         0
     }
 
-    /// A denial of one of these checks that was told before and still holds as far as is known: it decides while the
-    /// store can't be asked. By default none is known.
+    /// An earlier denial of one of these checks that hasn't expired. It decides while the store is unreachable.
+    /// By default none is known.
     fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
         let _ = checks;
         None
@@ -63,20 +63,20 @@ pub trait RemoteBackend: Backend {
 /// A failure of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteFailure {
-    /// Why.
+    /// The kind of failure.
     pub kind: FailureKind,
-    /// Of how much of the store.
+    /// How much of the store it affects.
     pub extent: FailureScope,
 }
 
-/// How much of a store fails.
+/// How much of a store a failure affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureScope {
     /// All of it.
     Whole,
-    /// One node of many, and the others answer: no [circuit](super::BreakerThresholds) breaks, which would keep others from what
-    /// they can have.
+    /// One node of a cluster, while others answer. It opens no [circuit](super::BreakerThresholds), which would
+    /// block the nodes that work.
     Part,
-    /// One key, which holds what no limiter wrote: the store itself works, and nothing but that key is decided without it.
+    /// One key, whose value no limiter wrote. The store works, and only this key is decided without it.
     Key,
 }

@@ -1,6 +1,7 @@
-//! What operators do about a key: they forgive some of what it owes, or all, and look at what is left of it.
+//! What operators do with a leased key: forgive some or all of its debt, and peek at what remains.
 //!
-//! What is out stays out, and owed: tokens in the bucket and tokens out are never more than the burst.
+//! Leased tokens stay out, and stay owed: tokens in the bucket and tokens out are together never more than the
+//! burst.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,8 +16,9 @@ use crate::store::RequestDeadline;
 use crate::stored_limit::LeaseCheck;
 
 impl Leases {
-    /// Forgives so many tokens that are owed of a check's key, or all of them (`FORGIVE_ALL`). What this node has spent is told in the same call, so that it is
-    /// forgiven too; what other nodes have spent and not told stays owed.
+    /// Forgives this many tokens that a check's key owes, or all of them (`FORGIVE_ALL`). The same call reports
+    /// what this node has spent, so that it is forgiven too. What other nodes have spent and not reported stays
+    /// owed.
     pub(crate) async fn forgive(
         self: &Arc<Self>,
         check: LeaseCheck<'_>,
@@ -24,7 +26,7 @@ impl Leases {
         patience: &mut RequestDeadline,
     ) -> Result<(), StoreError> {
         let done = self.forgive_owed(check, forgiven, patience).await;
-        // A limit was reset, even if that failed: what was refused is asked about again.
+        // The reset counts even if the query fails: earlier denials are no longer repeated.
         self.resets.fetch_add(1, Ordering::Release);
         done
     }
@@ -46,10 +48,10 @@ impl Leases {
         };
         let asking = async {
             let alone = Arc::clone(&lease.refill_lock).lock_owned().await;
-            // A task of its own: what the store gives isn't lost if the caller gives up.
+            // The query is a task of its own, so granted tokens aren't lost if the caller is cancelled.
             let asker = Arc::clone(self);
             let asked = self.host.spawn(async move {
-                // What is here goes back, so that it is there for whoever asks first.
+                // The tokens here go back to the store, where they are available to every node.
                 let asked = asker
                     .refill(&lease, RefillGoal::ForgiveOwed(forgiven), None)
                     .await;
@@ -61,7 +63,7 @@ impl Leases {
         patience.wait(asking).await
     }
 
-    /// What a cost would be told, of what is here and in the store: nothing is taken.
+    /// What a cost would get from the tokens here and in the store, without taking any.
     pub(crate) async fn peek(
         &self,
         check: LeaseCheck<'_>,
@@ -87,7 +89,7 @@ impl Leases {
         Ok(Decision::new(outcome, limit, left, wait, Duration::ZERO))
     }
 
-    /// Asks the store about a key in the name of nobody.
+    /// Queries the store about a key, as a holder without tokens.
     async fn ask_alone(
         &self,
         check: LeaseCheck<'_>,

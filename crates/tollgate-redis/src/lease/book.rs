@@ -1,7 +1,9 @@
-//! What is held of one key, and what is known of the store: a few words, spent from without a lock.
+//! The book of one key: the tokens held here, and what is known of the store. A few words, spent without a
+//! lock.
 //!
-//! One at a time plans, asks and takes; anyone spends meanwhile. What a plan says is held may be spent
-//! while the store is asked, and counts as held there until the next plan: that grants nothing extra.
+//! One task at a time plans, queries and takes. All others spend meanwhile. Tokens that a plan reports as held
+//! may be spent during the query, and count as held in the store until the next plan: that grants nothing
+//! extra.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -18,88 +20,88 @@ mod estimates;
 use accounts::TokenAccounts;
 pub(crate) use estimates::SpendStamp;
 
-/// A lease is to last so long at the present demand.
+/// How long a lease is meant to last at the present demand.
 const TARGET_COVERAGE: Duration = Duration::from_millis(100);
-/// Demand is not measured over less.
+/// The shortest time over which demand is measured.
 const MIN_MEASURE_TIME: Duration = Duration::from_millis(1);
 
-/// What this node holds of one key. All times are nanoseconds on this node's clock.
+/// The tokens of one key that this node holds. All times are nanoseconds on this node's clock.
 #[derive(Debug, Default)]
 pub(super) struct LeaseBook {
-    /// Tokens to spend. Taken by compare-and-swap; relaxed, as nothing else is read by it.
+    /// Tokens to spend. Taken by compare-and-swap. Relaxed, because no other memory is read on account of it.
     tokens: AtomicU64,
-    /// They are worth nothing from then on. Written (release) after the tokens it is for.
+    /// The tokens are worthless from then on. Written (release) after the tokens it belongs to.
     expires_at: AtomicU64,
-    /// The store had nothing more: there is some at this time.
+    /// The store granted too little: it has enough again at this time.
     denied_until: AtomicU64,
-    /// How many it had left all the same, too few for that request. A request for no more than these and what is here
-    /// asks.
+    /// Tokens that the store had left at that time, too few for that request. A later request that fits into
+    /// these and the tokens here queries the store.
     store_remaining: AtomicU64,
-    /// It isn't asked again before this, which is sooner than that if that is far off: others may return some, or reset
-    /// all.
+    /// The earliest next query. Earlier than `denied_until` if that is far off, because other nodes may return
+    /// tokens or reset the key.
     next_refill_at: AtomicU64,
-    /// Below so many, more are asked for ahead.
+    /// Below this many tokens, the lease is refilled in advance.
     refill_below: AtomicU64,
-    /// What was asked of this node and refused since the last plan.
+    /// The cost of requests that this node denied since the last plan.
     denied_since_plan: AtomicU64,
-    /// How many there were after the last take.
+    /// The number of tokens after the last take.
     tokens_after_take: AtomicU64,
-    /// When the last plan was made, and what demand called for then.
+    /// When the last plan was made, and the demand at that time.
     planned_at: AtomicU64,
     demand: AtomicU64,
-    /// Plans so far: what was spent before one was told to the store as spent.
+    /// The number of plans so far. A plan reports to the store all that was spent before it.
     plans: AtomicU64,
-    /// How often the store took all that was held for lost.
+    /// How often the store counted all held tokens as lost.
     lapses: AtomicU64,
-    /// When the key was last asked about, as far as was noticed.
+    /// When the key was last requested, as far as was noticed.
     used_at: AtomicU64,
     renewing: AtomicBool,
-    /// Held while tokens come, or go other than by being spent.
+    /// Held while tokens are added, or removed in any way other than by spending.
     accounts: Mutex<TokenAccounts>,
 }
 
-/// What came of a cost.
+/// The outcome of spending a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpendOutcome {
-    /// It was spent; so much is left here, and it may be time to ask for more.
+    /// The cost was spent. `left` tokens remain here, and `runs_low` says whether to refill.
     Passed { left: u64, runs_low: bool },
-    /// There isn't as much, and the store had no more: not before this time.
+    /// There are too few tokens here, and the store has no more before this time.
     Denied { left: u64, until: Timestamp },
-    /// The store has to be asked.
+    /// The store has to be queried.
     Unknown,
 }
 
-/// What is told to the store.
+/// What a node reports to the store, and requests from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RefillPlan {
-    /// Here.
+    /// Tokens held here.
     pub(super) holds: u64,
-    /// For requests.
+    /// Tokens held by requests.
     pub(super) out: u64,
     pub(super) returns: u64,
     pub(super) more: u64,
-    /// How much of that is owed.
+    /// How many of the requested tokens are owed.
     pub(super) owed: u64,
-    /// What was told as spent before, and came back.
+    /// Tokens that were reported as spent, and came back.
     pub(super) late: u64,
-    /// Since when that may have drained.
+    /// When the store began to drain those.
     pub(super) late_since: Timestamp,
 }
 
-/// What the store gave.
+/// The store's grant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) more: u64,
-    /// What it didn't know was held here, and has no room for.
+    /// Tokens that the store didn't know were held here, and has no room for.
     pub(super) dropped: u64,
     pub(super) expires_at: Timestamp,
     pub(super) retry_after: Duration,
     pub(super) asked: u64,
-    /// What is left in the store.
+    /// Tokens that remain in the store.
     pub(super) remaining: u64,
 }
 
-/// What is to be done about a lease, apart from spending it.
+/// The maintenance that a lease needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Upkeep {
     None,
@@ -112,7 +114,7 @@ impl LeaseBook {
     #[inline]
     pub(super) fn spend(&self, now: Timestamp, cost: u64) -> SpendOutcome {
         let now = now.as_nanos();
-        // Acquire: a thread that sees a lease's end sees no tokens of an earlier one.
+        // Acquire: a thread that sees the expiry of a lease sees no tokens of an earlier lease.
         let is_live = now < self.expires_at.load(Acquire);
         let mut tokens = self.tokens.load(Relaxed);
         while is_live && tokens >= cost {
@@ -127,11 +129,11 @@ impl LeaseBook {
                 Err(now_there) => tokens = now_there,
             }
         }
-        // What was here once and is spent by now can't be had by asking.
+        // Tokens that were here and are spent meanwhile are no reason to query the store.
         self.outcome_without_tokens(now, cost, if is_live { tokens } else { 0 })
     }
 
-    /// What would come of a cost, without spending it.
+    /// The outcome of a cost, without spending it.
     pub(super) fn peek(&self, now: Timestamp, cost: u64) -> SpendOutcome {
         let now = now.as_nanos();
         let is_live = now < self.expires_at.load(Acquire);
@@ -143,12 +145,12 @@ impl LeaseBook {
         self.outcome_without_tokens(now, cost, if is_live { tokens } else { 0 })
     }
 
-    /// What is said to a cost that isn't here.
+    /// The outcome of a cost for which there are too few tokens here.
     fn outcome_without_tokens(&self, now: u64, cost: u64, here: u64) -> SpendOutcome {
         let is_enough = cost <= here.saturating_add(self.store_remaining.load(Relaxed));
         let is_refused = now < self.next_refill_at.load(Relaxed) && !(is_enough && cost > 0);
         if is_refused && cost == 0 {
-            // A peek is never refused.
+            // A peek is never denied.
             let (left, runs_low) = (0, false);
             return SpendOutcome::Passed { left, runs_low };
         }
@@ -163,8 +165,8 @@ impl LeaseBook {
         SpendOutcome::Unknown
     }
 
-    /// Plans: what was spent before is told as spent. What isn't enough for a cost is
-    /// returned: if each node kept some, there might never be enough for any of them.
+    /// Plans a refill, which reports what was spent before it. Tokens that are too few for the cost are
+    /// returned: if each node kept a few, there might never be enough for any of them.
     pub(super) fn plan(&self, now: Timestamp, cost: u64, part: u64) -> RefillPlan {
         let plan = self.begin_plan(now);
         let covers = self.measure_demand(now, plan.holds).min(part);
@@ -173,7 +175,7 @@ impl LeaseBook {
         }
         self.refill_below.store(covers / 4, Relaxed);
         let (holds, returns) = if plan.holds < cost {
-            // What is returned isn't demand.
+            // Returned tokens aren't demand.
             self.tokens_after_take.store(0, Relaxed);
             (0, self.withdraw(plan.holds))
         } else {
@@ -188,7 +190,7 @@ impl LeaseBook {
         }
     }
 
-    /// What the store is told in any case: all that is in the accounts, and what came back late goes with that.
+    /// The part that every plan reports: the accounts, and what came back late.
     fn begin_plan(&self, now: Timestamp) -> RefillPlan {
         self.plans.fetch_add(1, Relaxed);
         let (holds, out, owed) = self.expire_and_count(now);
@@ -205,7 +207,7 @@ impl LeaseBook {
         }
     }
 
-    /// Plans to return what is far more than demand calls for.
+    /// Plans to return tokens, if there are far more than demand calls for.
     pub(super) fn plan_trim(&self, now: Timestamp, part: u64) -> RefillPlan {
         let plan = self.plan(now, 0, part);
         let covers = self.demand.load(Relaxed).min(part);
@@ -217,8 +219,7 @@ impl LeaseBook {
         }
     }
 
-    /// How much would be asked for in the time that a lease is to cover. What was measured before fades in
-    /// that time.
+    /// The cost that arrives in the time that a lease is meant to last. Earlier measurements fade in that time.
     fn measure_demand(&self, now: Timestamp, holds: u64) -> u64 {
         let level = self.tokens_after_take.swap(holds, Relaxed);
         let spent = level.saturating_sub(holds);
@@ -229,6 +230,7 @@ impl LeaseBook {
         let seen = u128::from(wanted) * whole / elapsed.max(MIN_MEASURE_TIME.as_nanos());
         let known = u128::from(self.demand.load(Relaxed));
         let faded = known * whole.saturating_sub(elapsed) / whole;
+        // The larger of the two, so that demand rises immediately and falls gradually.
         let covers = u64::try_from(seen.max(faded)).unwrap_or(u64::MAX);
         self.demand.store(covers, Relaxed);
         if wanted > 0 {
@@ -237,13 +239,13 @@ impl LeaseBook {
         covers
     }
 
-    /// Whether it is still time to ask for more.
+    /// Whether the lease still needs a refill.
     pub(super) fn runs_low(&self, now: Timestamp) -> bool {
         self.held(now) < self.refill_below.load(Relaxed)
             && now.as_nanos() >= self.next_refill_at.load(Relaxed)
     }
 
-    /// Plans to return everything.
+    /// Plans to return all tokens.
     pub(super) fn plan_return_all(&self, now: Timestamp) -> RefillPlan {
         let plan = self.begin_plan(now);
         let returns = self.withdraw(u64::MAX);
@@ -256,7 +258,7 @@ impl LeaseBook {
         }
     }
 
-    /// What is still worth something, here and out; and what is owed.
+    /// The tokens that haven't expired, here and held by requests; and those owed.
     fn expire_and_count(&self, now: Timestamp) -> (u64, u64, u64) {
         let mut accounts = self.accounts();
         accounts.expire_estimates(now);
@@ -265,7 +267,7 @@ impl LeaseBook {
             self.withdraw_from(&mut accounts, u64::MAX);
             self.mark_lapsed(&mut accounts);
         }
-        // Under the lock: what is held for a request moves from the one to the other.
+        // Read under the lock: tokens held for a request move between `tokens` and the accounts.
         let tokens = self.tokens.load(Relaxed);
         (
             if is_live { tokens } else { 0 },
@@ -274,12 +276,12 @@ impl LeaseBook {
         )
     }
 
-    /// What the store had left when it was last asked.
+    /// Tokens that the store had left when it was last queried.
     pub(super) fn store_remaining(&self) -> u64 {
         self.store_remaining.load(Relaxed)
     }
 
-    /// Whether the store has to be told something: tokens are here, some are owed, or less is out than it knows.
+    /// Whether the store needs a report: tokens are here, some are owed, or less is out than the store knows.
     pub(super) fn has_unreported(&self, now: Timestamp) -> bool {
         let accounts = self.accounts();
         accounts.owed > 0
@@ -288,16 +290,16 @@ impl LeaseBook {
             || self.held(now) > 0
     }
 
-    /// What was spent since this was last asked.
+    /// Tokens spent since the last call.
     pub(super) fn take_newly_spent(&self) -> u64 {
         let mut accounts = self.accounts();
         let left = self.tokens.load(Relaxed);
-        // What is out may come back, or not: it counts until it does.
+        // Tokens held for requests may come back. They count as spent until they do.
         let spent = accounts.received.saturating_sub(left);
         accounts.record_spent(spent)
     }
 
-    /// The same, with all that is held, as if that were spent too.
+    /// Like [`take_newly_spent`](Self::take_newly_spent), but all held tokens count as spent too.
     pub(super) fn take_all_as_spent(&self, now: Timestamp) -> u64 {
         self.expire_and_count(now);
         let mut accounts = self.accounts();
@@ -305,7 +307,7 @@ impl LeaseBook {
         accounts.record_spent(all)
     }
 
-    /// What is owed to the store.
+    /// Tokens owed to the store.
     #[cfg(test)]
     pub(super) fn owed(&self) -> u64 {
         self.accounts().owed
@@ -322,7 +324,7 @@ impl LeaseBook {
         lock(&self.accounts)
     }
 
-    /// Takes up to so many tokens out; returns how many.
+    /// Removes up to this many tokens that nobody spent, and returns how many.
     fn withdraw(&self, most: u64) -> u64 {
         self.withdraw_from(&mut self.accounts(), most)
     }
@@ -333,16 +335,16 @@ impl LeaseBook {
         taken
     }
 
-    /// The same, as tokens that are spent.
+    /// Removes up to this many tokens that count as spent, and returns how many.
     fn remove_tokens(&self, most: u64) -> u64 {
         let fewer = |tokens: u64| Some(tokens - tokens.min(most));
         let before = self.tokens.fetch_update(Relaxed, Relaxed, fewer);
         before.unwrap_or(0).min(most)
     }
 
-    /// Takes what the store gave, pays what is owed, and spends this much of the rest first, if there is as much and
-    /// it isn't over yet: says what is left then, and what it is held by if it is held until then. Nobody else
-    /// has seen what was given before.
+    /// Adds the store's grant, pays what is owed, and spends the cost first, if there is enough and the lease
+    /// hasn't expired. Returns what remains, and the number of the estimate if the cost is held. No other
+    /// request sees the grant before that.
     pub(super) fn take(
         &self,
         now: Timestamp,
@@ -369,6 +371,8 @@ impl LeaseBook {
             _ => None,
         };
         drop(accounts);
+        // A grant below the request means that the store has no more: don't query it again before it has, or before
+        // this lease expires.
         let (refused_until, asked_from) = if granted.more < granted.asked {
             let until = now + granted.retry_after;
             (until.as_nanos(), until.min(granted.expires_at).as_nanos())
@@ -379,7 +383,7 @@ impl LeaseBook {
         self.store_remaining.store(granted.remaining, Relaxed);
         self.next_refill_at.store(asked_from, Relaxed);
         self.tokens_after_take.store(all, Relaxed);
-        // Release: those who see it see the tokens.
+        // Release: a thread that sees the expiry sees the tokens.
         self.expires_at
             .store(granted.expires_at.as_nanos(), Release);
         left.map(|left| (left, number))
@@ -397,7 +401,7 @@ impl LeaseBook {
         }
     }
 
-    /// Whether the caller is the one to renew it: only one does at a time.
+    /// Whether the caller may renew the lease: only one task does at a time.
     pub(super) fn begin_renewal(&self) -> bool {
         !self.renewing.swap(true, Relaxed)
     }
@@ -406,7 +410,7 @@ impl LeaseBook {
         self.renewing.store(false, Relaxed);
     }
 
-    /// What is to be done for it, looked at four times in a lease's life.
+    /// The maintenance that the lease needs, checked four times in a lease's duration.
     pub(super) fn needed_upkeep(&self, now: Timestamp, life: Duration) -> Upkeep {
         let tokens = self.tokens.load(Relaxed);
         let until = self.expires_at.load(Acquire);

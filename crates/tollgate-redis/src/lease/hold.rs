@@ -1,5 +1,5 @@
-//! What a request has of a lease while it isn't known what becomes of it: all of its limits are charged or none, and some
-//! requests tell only in the end what they cost.
+//! Tokens that a request holds of a lease before its outcome is known: all of its limits are charged or none,
+//! and some requests report their actual cost only at the end.
 
 use std::sync::Arc;
 
@@ -9,40 +9,41 @@ use tollgate_engine::policy::Counting;
 use super::book::SpendStamp;
 use super::{Lease, Leases};
 
-/// A charge that is corrected when it is known what the request cost.
+/// A charge that is corrected once the actual cost is known.
 pub(crate) trait AdjustableCharge: Send + Sync {
-    /// The request cost so much of what was estimated, or more. False if the estimate was spent before, so that nothing
-    /// came back.
+    /// Corrects the charge to the actual cost, more or less than the estimate. Returns false if the estimate
+    /// was spent before, so that nothing was refunded.
     fn correct(&mut self, spent: u64) -> bool;
 
-    /// The request cost so much more, and its estimate has ended.
+    /// Charges this much more, after the estimate has expired.
     fn charge_after_expiry(&mut self, more: u64);
 
-    /// Its time is so long.
+    /// Extends the estimate's deadline.
     fn extend(&mut self, until: Timestamp);
 }
 
-/// What a request has of a lease, until it is [spent](Self::spend) or [corrected](AdjustableCharge::correct). Dropped, all of it
-/// comes back, whatever the store was told meanwhile.
+/// Tokens that a request holds of a lease, until they are [spent](Self::spend) or
+/// [corrected](AdjustableCharge::correct). If it is dropped, all tokens come back, whatever was reported to the
+/// store in the meantime.
 pub(crate) struct LeaseHold {
     pub(super) leases: Arc<Leases>,
     pub(super) lease: Arc<Lease>,
     pub(super) cost: u64,
-    /// None once it has ended.
+    /// `None` once it has ended.
     pub(super) claim: Option<HoldKind>,
 }
 
-/// How a request has what it has.
+/// How a request holds its tokens.
 #[derive(Clone, Copy)]
 pub(super) enum HoldKind {
-    /// By this number in the book: the store takes it for held.
+    /// By this number in the book: the store counts the tokens as held.
     Held(u64),
-    /// It was spent after this.
+    /// Spent, with the stamp from before.
     Spent(SpendStamp),
 }
 
 impl LeaseHold {
-    /// All limits of the request have passed.
+    /// Spends the tokens: all limits of the request have allowed it.
     pub(crate) fn spend(mut self) {
         match self.claim {
             Some(HoldKind::Held(_)) => drop(self.correct(self.cost)),
@@ -50,8 +51,9 @@ impl LeaseHold {
         }
     }
 
-    /// Tokens of a lease are spent here by the next request. Those of a limit that isn't leased, or of a key that isn't kept,
-    /// are returned for others.
+    /// Reports released tokens to the store if no later request would. Tokens of a lease are spent here by the
+    /// next request. Those of a limit that isn't leased, or of a lease that isn't registered, are returned for
+    /// other nodes.
     fn report_if_needed(&self, is_news: bool) {
         let (leases, lease) = (&self.leases, &self.lease);
         let has_leased_tokens =

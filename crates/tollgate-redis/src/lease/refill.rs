@@ -1,4 +1,4 @@
-//! Asking the store for more tokens of a key, or returning some.
+//! Refills: queries to the store that lease more tokens of a key, or return some.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::request::{LeaseQuery, LeaseReply, LeaseRequest, RefillGoal};
 use super::{Lease, LeaseHold, Leases};
 use crate::error::StoreError;
 
-/// What came of asking for a cost.
+/// The outcome of a refill.
 pub(super) enum RefillOutcome {
-    /// So much is left, and this is had.
+    /// These tokens remain, and the request holds its cost.
     Enough(u64, LeaseHold),
-    /// Not before this time has passed.
+    /// There are too few tokens before this time has passed.
     NotEnough(Duration),
-    /// It may be had, by asking again.
+    /// Another attempt may get them.
     Retry,
 }
 
 impl Leases {
-    /// Asks for more before it is needed, off the path of requests.
+    /// Refills before tokens run out, off the path of requests.
     #[cold]
     pub(super) fn refill_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {
         if !lease.book.begin_renewal() {
@@ -35,7 +35,8 @@ impl Leases {
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
         self.host.spawn(async move {
             let _alone = lease.refill_lock.lock().await;
-            // Another task may have asked meanwhile. If it fails, the next request that needs it asks.
+            // Another task may have refilled the lease in the meantime. If this refill fails, the next request
+            // that needs it queries the store.
             if lease.book.runs_low(asker.clock.now()) {
                 let _ = asker.refill(&lease, RefillGoal::More(0), None).await;
             }
@@ -43,26 +44,28 @@ impl Leases {
         });
     }
 
-    /// Whether a lease is kept for others to find: one beyond the most keys, or that was forgotten, isn't.
+    /// Whether a lease is registered for other requests to find. One beyond the maximum number of keys isn't,
+    /// nor one that was forgotten.
     pub(super) fn is_registered(&self, lease: &Arc<Lease>) -> bool {
         let shard = self.shard(lease.lease_key).load();
         let kept = shard.get(&lease.lease_key);
         kept.is_some_and(|kept| Arc::ptr_eq(kept, lease))
     }
 
-    /// Returns what came back, and pays what is owed. Of several calls at once, the first does it for all.
+    /// Returns tokens that came back, and pays what is owed. Of several concurrent calls, the first does it for
+    /// all.
     pub(super) fn report_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
         self.host.spawn(async move {
             let _alone = lease.refill_lock.lock().await;
             if lease.book.has_unreported(asker.clock.now()) {
-                // If it fails, the task that looks after leases tries again.
+                // If it fails, the maintenance task tries again.
                 let _ = asker.refill(&lease, RefillGoal::ReturnAll, None).await;
             }
         });
     }
 
-    /// Returns what the store gave for one request alone, which didn't run.
+    /// Returns tokens that were granted for one request alone, which didn't run.
     pub(super) fn return_transient_tokens(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) {
         let question = LeaseRequest {
             holder: self.holder(&self.transient_holder),
@@ -72,17 +75,17 @@ impl Leases {
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
         self.host.spawn(async move {
             let record = question.encode(&lease.numbers);
-            // If the store can't be told, it runs out by itself.
+            // If the store is unreachable, they expire by themselves.
             let _ = asker.store.lease(lease.key.clone(), record, None).await;
         });
     }
 
-    /// What is done for leases beside the requests, a few times in each one's life: returns what isn't needed, holds on to
-    /// what is, and forgets keys that nobody asks about.
+    /// Maintains the leases beside the requests, a few times in each lease's duration: returns unneeded tokens,
+    /// renews the others, and forgets keys without requests. Returns whether it should go on.
     pub(super) async fn run_upkeep(self: &Arc<Self>) -> bool {
         let now = self.clock.now();
         for lease in self.all_leases() {
-            // A request that asks for it now looks after it.
+            // A request that refills the lease maintains it.
             let Ok(_asking) = lease.refill_lock.try_lock() else {
                 continue;
             };
@@ -91,10 +94,11 @@ impl Leases {
                 Upkeep::Return => RefillGoal::ReturnAll,
                 Upkeep::Renew => RefillGoal::Enough,
                 Upkeep::Forget => {
-                    // With it goes what is known of its tokens.
+                    // Removing the lease loses its count of spent tokens, so record it first.
                     let (key, spent) = (lease.lease_key.fingerprint, lease.book.take_newly_spent());
                     self.local.record_spent(&lease.limit, key, spent);
-                    // A request that has found it before still spends what it gets, and the next one asks anew.
+                    // A request that looked up the lease before spends what it gets, and the next one creates a
+                    // new lease.
                     self.shard(lease.lease_key).rcu(|shard| {
                         let mut fewer = HashMap::clone(shard);
                         fewer.remove(&lease.lease_key);
@@ -104,15 +108,15 @@ impl Leases {
                 }
             };
             if self.refill(&lease, wants, None).await.is_err() {
-                // The others would fail too, and this comes round again soon.
+                // The others would fail too, and the next round is soon.
                 break;
             }
         }
         true
     }
 
-    /// One call: says what is held, and takes or returns. What is wanted at least is spent before anyone else
-    /// sees what came.
+    /// One query: reports what is held, and leases or returns tokens. The request's own cost is spent before
+    /// any other request sees the grant.
     pub(super) async fn refill(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
@@ -122,25 +126,25 @@ impl Leases {
         let numbers = lease.numbers;
         let resets = self.resets.load(Ordering::Acquire);
         let before = self.clock.now();
-        // Noted now, so that it drains from now on if the store goes away.
+        // Recorded now, so that it drains from now on if the store becomes unreachable.
         let key = lease.lease_key.fingerprint;
         self.local
             .record_spent(&lease.limit, key, lease.book.take_newly_spent());
         let check = Check::by_fingerprint(&lease.limit, key, 0);
         let owed = self.local.unreported_usage(&check);
-        // If the store is asked about each request, nothing is taken ahead.
+        // A limit that queries the store for each request leases nothing in advance.
         let part = match lease.limit.counting() {
             Counting::Leased => (numbers.max_burst / self.terms.burst_divisor).max(1),
             _ => 0,
         };
         let forgiven = match wants {
-            // First of what the store doesn't know of.
+            // Forgive what the store doesn't know of first.
             RefillGoal::ForgiveOwed(tokens) => lease.book.forgive(tokens),
             _ => 0,
         };
         let asks = LeaseQuery::new(&lease.book, wants, before, part, numbers);
         let (holder, number) = match wants {
-            // Several may be under way, in any order.
+            // Several of these may be in flight, and arrive in any order.
             RefillGoal::Exactly(_) => (self.holder(&self.transient_holder), 0),
             _ => (self.holder(&lease.holder), lease.book.plan_count()),
         };

@@ -1,5 +1,5 @@
-//! What a node and the store tell each other about a lease: how much is asked for, made of what its book says, and what came
-//! of it.
+//! Requests and replies between a node and the store about a lease: how much is requested, from the book, and
+//! what was granted.
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use super::book::{Grant, LeaseBook, RefillPlan};
 use crate::error::StoreError;
 use crate::query::{LimitParams, to_micros_ceil, wait_from_micros, write_doubles};
 
-/// How much is asked for.
+/// How many tokens are requested.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RefillGoal {
-    /// As much as demand calls for, and this at least.
+    /// As many as demand calls for, and at least this many.
     More(u64),
-    /// As much as demand calls for: what is far more is returned.
+    /// As many as demand calls for. Far more than that is returned.
     Enough,
-    /// This and no more: it isn't kept.
+    /// Exactly this many, and the lease isn't kept.
     Exactly(u64),
-    /// Nothing: all that is held is returned.
+    /// None: all held tokens are returned.
     ReturnAll,
-    /// That so many tokens of what is owed are forgiven. All that is held is returned.
+    /// None: this many owed tokens are forgiven, and all held tokens are returned.
     ForgiveOwed(u64),
 }
 
-/// What is asked.
+/// One query about a lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseQuery {
     plan: RefillPlan,
-    /// What is to be spent before anyone else sees what came.
+    /// The cost that is spent before any other request sees the grant.
     pub(super) least: u64,
-    /// What may be taken ahead; nothing if the store is asked about each request.
+    /// The most to lease in advance; 0 if the limit queries the store for each request.
     part: u64,
     numbers: LimitParams,
-    /// When.
+    /// When the query is made.
     at: Timestamp,
 }
 
@@ -66,8 +66,8 @@ impl LeaseQuery {
         }
     }
 
-    /// As the store reads it, of somebody who says the rest.
-    pub(super) fn request_for(&self, lessee: LeaseRequest) -> LeaseRequest {
+    /// The request in the store's terms; `lessee` has the fields that the book doesn't know.
+    pub(super) fn to_request(&self, lessee: LeaseRequest) -> LeaseRequest {
         let plan = &self.plan;
         let most = (self.part).max(plan.more.min(self.numbers.max_burst));
         let late = self.undrained(plan.late, plan.late_since);
@@ -82,17 +82,18 @@ impl LeaseQuery {
         }
     }
 
-    /// What the store gave, from before it was asked: the store counts from later on.
-    pub(super) fn grant_until(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
+    /// The grant, which expires by a time from before the query: the store counts from later on, so it never
+    /// expires first.
+    pub(super) fn to_grant(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
         let plan = &self.plan;
-        // What is owed is paid before anything else, which the store doesn't know of.
+        // What is owed is paid before anything else, and the store doesn't know of that.
         let retry_after = reply.retry_after.saturating_add(self.debt_delay(reply));
         Grant {
             more: reply.granted,
             dropped: plan.holds + plan.out - self.kept(reply),
             expires_at: until,
             retry_after: retry_after.max(min_refill_pause(&self.numbers)),
-            // If the store is asked about each request, a refusal is for that request alone.
+            // If the limit queries the store for each request, a denial is for that request alone.
             asked: if self.part > 0 {
                 plan.more
             } else {
@@ -102,29 +103,31 @@ impl LeaseQuery {
         }
     }
 
-    /// Whether it isn't as much as is to be spent.
+    /// Whether the grant is less than the request's cost.
     pub(super) fn is_too_little(&self, reply: &LeaseReply) -> bool {
         self.kept(reply) + self.after_debt(reply.granted) < self.at_least()
     }
 
-    /// What is left of a grant when what is owed is paid.
+    /// What remains of a grant when the debt is paid.
     fn after_debt(&self, granted: u64) -> u64 {
         granted.saturating_sub(self.plan.owed)
     }
 
-    /// How much longer than the store says it takes until a cost can be had, because of what is owed.
+    /// How much longer than the store's `retry_after` a cost has to wait, because of the debt.
     fn debt_delay(&self, reply: &LeaseReply) -> Duration {
         let RefillPlan { holds, owed, .. } = self.plan;
         let had = holds + reply.granted;
         let needed = (self.least + owed).saturating_sub(had);
-        let journal_error = self.least.saturating_sub(had).max(1);
+        // The part of the shortfall that the store counted in its own `retry_after`.
+        let in_store_delay = self.least.saturating_sub(had).max(1);
         let [price, drain, ..] = self.numbers.values;
-        let units = u128::from(needed.saturating_sub(journal_error)) * u128::from(price);
+        let units = u128::from(needed.saturating_sub(in_store_delay)) * u128::from(price);
         let micros = units.checked_div(u128::from(drain)).unwrap_or(0);
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 
-    /// What can't have drained of what was told as spent since then.
+    /// Of tokens that were reported as spent since then, those that can't have drained. Rounded so that too few
+    /// are forgiven rather than too many.
     fn undrained(&self, tokens: u64, since: Timestamp) -> u64 {
         let [price, drain, ..] = self.numbers.values;
         let micros = u128::from(to_micros_ceil(self.at - since));
@@ -136,7 +139,7 @@ impl LeaseQuery {
         reply.kept.min(self.plan.holds + self.plan.out)
     }
 
-    /// What must be held in the end, else nothing is taken.
+    /// The tokens that must be held in the end; otherwise nothing is taken.
     fn at_least(&self) -> u64 {
         match self.least {
             0 => 0,
@@ -145,40 +148,40 @@ impl LeaseQuery {
     }
 }
 
-/// For so long at least nothing more is asked for after the store had nothing: a hundredth of a second,
-/// or a quarter of the time in which the bucket fills, so that it doesn't run over meanwhile.
+/// The shortest pause before more is requested after the store had too little: 10 ms, or a quarter of the time
+/// in which the bucket fills, so that the bucket doesn't overflow in the pause.
 fn min_refill_pause(numbers: &LimitParams) -> Duration {
     let [_, drain, capacity, ..] = numbers.values;
     let fills = Duration::from_micros(capacity / drain.max(1));
     (fills / 4).min(Duration::from_millis(10))
 }
 
-/// What a node says to the store.
+/// A node's request to the store.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeaseRequest {
-    /// 0 for nobody: who holds nothing, and so changes nothing for those who do.
+    /// The holder. 0 is a holder without tokens, which changes nothing for the others.
     pub(super) holder: u64,
-    /// How often it has asked; 0 if that isn't counted.
+    /// The number of this request among the holder's; 0 if they aren't counted.
     pub(super) number: u64,
     pub(super) holds: u64,
     pub(super) returns: u64,
     pub(super) more: u64,
-    /// The most that it may hold.
+    /// The most tokens that the holder may have.
     pub(super) most: u64,
     pub(super) life: Duration,
-    /// If it can't hold as much, it gets nothing.
+    /// If it can't have as many, it gets none.
     pub(super) least: u64,
-    /// So many units are owed at least, beside what is out; 0 if that isn't known.
+    /// Units that are owed at least, beside the leased tokens; 0 if that isn't known.
     pub(super) spent: u64,
-    /// So many tokens of what is owed are forgiven, beside what is out.
+    /// Owed tokens to forgive, beside the leased tokens.
     pub(super) forgiven: u64,
 }
 
-/// All that is owed.
+/// Forgives the whole debt.
 pub(crate) const FORGIVE_ALL: u64 = 1 << 53;
 
 impl LeaseRequest {
-    /// One who holds nothing and takes nothing.
+    /// A holder without tokens that takes none.
     pub(super) fn anonymous(life: Duration) -> Self {
         Self {
             life,
@@ -197,13 +200,13 @@ impl LeaseRequest {
     }
 }
 
-/// What the store says to a node.
+/// The store's reply to a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseReply {
     pub(super) granted: u64,
-    /// Of what it holds.
+    /// How many of its held tokens the node keeps.
     pub(super) kept: u64,
-    /// What is left for others.
+    /// Tokens that remain for other nodes.
     pub(super) remaining: u64,
     pub(super) retry_after: Duration,
 }

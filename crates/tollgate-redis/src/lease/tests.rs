@@ -1,4 +1,4 @@
-//! Leases at times that are given: whatever nodes do, no window sees more than the limit allows.
+//! Leases at given times: whatever the nodes do, no window sees more than the limit allows.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -40,7 +40,7 @@ struct Node {
     holds: u64,
     until: u64,
     asked: u64,
-    /// For how long it takes tokens.
+    /// For how long it leases tokens.
     life: u64,
 }
 
@@ -56,7 +56,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// Asks, as of a time.
+    /// Requests tokens as of a time.
     async fn ask(
         &mut self,
         store: &Store,
@@ -90,7 +90,7 @@ fn check_windows(spent: &[(u64, u64)], rate: Rate) {
 async fn nodes_that_return_and_retake_hoard_nothing() {
     let server = Server::start();
     let store = Store::patient(&server);
-    // Cutting the burst by what drains during a lease would let them have 3,000 of 1,100.
+    // If the burst were only reduced by what drains during a lease, they would get 3,000 of 1,100.
     let rate: Rate = "100/s burst 1000".parse().unwrap();
     let numbers = numbers("100/s burst 1000");
     let mut nodes = [Node::default(); 20];
@@ -111,7 +111,7 @@ async fn nodes_that_return_and_retake_hoard_nothing() {
     for node in &mut nodes {
         spent.push((now - 1, node.spend(now - 1, u64::MAX)));
     }
-    // And whatever can be had right after.
+    // And take whatever can be had right after.
     for (number, node) in nodes.iter_mut().enumerate() {
         let who = (number as u64 + 1, now);
         node.ask(&store, &numbers, who, (0, 50, 50)).await;
@@ -140,7 +140,7 @@ async fn random_nodes_never_spend_more_than_the_limit() {
             let number = next * 10 + who;
             let node = nodes.entry(number).or_default();
             match below(10) {
-                // A node dies, and another one comes in its place.
+                // A node dies, and another one replaces it.
                 0 => next += 1,
                 1..5 => {
                     let wants = (below(20), below(40), 1 + below(60));
@@ -165,7 +165,7 @@ async fn what_a_dead_node_held_is_back_after_a_lease_life() {
         dead.ask(&store, &numbers, (1, now), (0, 100, 100)).await,
         100
     );
-    // Nothing drains of what is out.
+    // Leased tokens don't drain.
     let almost = now + LIFE - 1;
     assert_eq!(
         other
@@ -173,7 +173,7 @@ async fn what_a_dead_node_held_is_back_after_a_lease_life() {
             .await,
         0
     );
-    // From its end on, it drains like anything that was spent.
+    // After the lease expires, they drain like anything that was spent.
     let half = now + LIFE + 500_000;
     assert_eq!(
         other.ask(&store, &numbers, (2, half), (0, 100, 100)).await,
@@ -195,7 +195,7 @@ async fn a_store_that_lost_its_memory_learns_what_is_out() {
     let (mut one, mut other) = (Node::default(), Node::default());
     one.ask(&store, &numbers, (1, now), (0, 60, 100)).await;
     server.command(&["FLUSHALL"]);
-    // It says what it holds, and wants no more.
+    // The node reports what it holds, and requests no more.
     one.ask(&store, &numbers, (1, now + 1), (0, 0, 100)).await;
     assert_eq!(one.holds, 60);
     assert_eq!(
@@ -204,7 +204,7 @@ async fn a_store_that_lost_its_memory_learns_what_is_out() {
             .await,
         40
     );
-    // If others were faster, it has to let go of what there is no room for.
+    // If other nodes were faster, it loses the tokens for which there is no room.
     server.command(&["FLUSHALL"]);
     let mut third = Node::default();
     assert_eq!(
@@ -217,7 +217,7 @@ async fn a_store_that_lost_its_memory_learns_what_is_out() {
     assert_eq!(one.holds, 30);
 }
 
-/// What the store says to a node that holds nothing and wants this, all of it or as much as there is.
+/// The store's reply to a node without tokens that requests this many, all of them or as many as there are.
 async fn told(
     store: &Store,
     numbers: &LimitParams,
@@ -256,11 +256,11 @@ async fn a_node_asks_again_when_the_first_of_the_others_leases_has_run_out() {
     let micros = Duration::from_micros;
     told(&store, &numbers, (1, now), (30, 0)).await;
     told(&store, &numbers, (2, now + LIFE / 4), (30, 0)).await;
-    // All is out now, a part of it here: that one's own lease ends last.
+    // All tokens are out now, some of them at this node, whose own lease ends last.
     let half = now + LIFE / 2;
     let third = told(&store, &numbers, (3, half), (100, 0)).await;
     assert_eq!((third.granted, third.retry_after), (40, micros(LIFE / 2)));
-    // Others may return some before time brings any.
+    // Other nodes may return tokens before the bucket refills.
     let numbers = self::numbers("1/h burst 100");
     server.command(&["FLUSHALL"]);
     told(&store, &numbers, (1, now), (30, 0)).await;
@@ -268,12 +268,12 @@ async fn a_node_asks_again_when_the_first_of_the_others_leases_has_run_out() {
     told(&store, &numbers, (2, now + 1), (0, 0)).await;
     let third = told(&store, &numbers, (3, half), (1, 0)).await;
     assert_eq!((third.granted, third.retry_after), (0, micros(LIFE / 2)));
-    // Nobody else holds any: it takes its time.
+    // No other node holds any, so the full delay is returned.
     let later = told(&store, &numbers, (3, now + LIFE), (1, 0)).await;
     assert!(later.retry_after > Duration::from_secs(3_000), "{later:?}");
 }
 
-/// What a node has said, and what became of it.
+/// A node's report, and its outcome.
 #[derive(Clone, Debug)]
 struct Said {
     record: Vec<u8>,
@@ -282,7 +282,7 @@ struct Said {
 }
 
 impl Node {
-    /// Says what it holds, after which it goes on spending.
+    /// Reports what the node holds, after which it goes on spending.
     fn say(
         &mut self,
         numbers: &LimitParams,
@@ -342,7 +342,7 @@ async fn calls_that_are_lost_late_or_doubled_grant_nothing() {
             let reach = [10, 1_000, 10_000, 300_000][below(4) as usize];
             now += below(reach);
             if below(20) == 0 {
-                // All spend what they hold, and whatever can be had.
+                // All nodes spend what they hold, and whatever can be had.
                 for (who, node) in nodes.iter_mut().enumerate() {
                     spent.push((now, node.spend(now, u64::MAX)));
                     let said = node.say(&numbers, who as u64 + 1, now, (0, 40, 40));
@@ -359,13 +359,13 @@ async fn calls_that_are_lost_late_or_doubled_grant_nothing() {
                 continue;
             }
             let wants = match below(3) {
-                // All goes back, some does, or more is wanted.
+                // Return all, return some, or request more.
                 0 => (u64::MAX, 0, 40),
                 1 => (below(20), 0, 40),
                 _ => (0, 1 + below(40), 40),
             };
             let said = node.say(&numbers, who as u64 + 1, now, wants);
-            // It spends while it waits, and the call takes its time.
+            // The node spends while it waits, and the query takes its time.
             spent.push((now, node.spend(now, below(10))));
             now += below(5_000);
             match below(8) {
@@ -401,7 +401,7 @@ async fn a_rate_that_changes_forgives_nothing_of_what_ran_out() {
     let now = 1_700_000_000_000_000;
     let (mut dead, mut other) = (Node::default(), Node::default());
     dead.ask(&store, &before, (1, now), (0, 1000, 1000)).await;
-    // It ran out a tenth of a second ago, and drains since.
+    // The lease expired a tenth of a second ago, and drains since.
     let later = now + LIFE + 100_000;
     let granted = other.ask(&store, &after, (2, later), (0, 1000, 1000)).await;
     assert_eq!(granted, 99);
@@ -457,7 +457,7 @@ fn what_was_had_and_is_spent_is_not_asked_for_again_at_once() {
         asked: 100,
         remaining,
     };
-    // The store gave all it had: five, of which others spend four.
+    // The store gave all it had: five, of which other requests spend four.
     assert_eq!(book.take(second, &granted(0), 1, None), Some((4, None)));
     assert!(matches!(book.spend(second, 5), SpendOutcome::Denied { .. }));
     for left in [3, 2, 1, 0] {
@@ -469,7 +469,7 @@ fn what_was_had_and_is_spent_is_not_asked_for_again_at_once() {
         book.spend(second, 1),
         SpendOutcome::Denied { left: 0, .. }
     ));
-    // It had some left for others: who wants no more than that asks.
+    // The store had some left for others, so a request for no more than those queries it.
     let book = LeaseBook::default();
     assert_eq!(book.take(second, &granted(3), 5, None), Some((0, None)));
     assert_eq!(book.spend(second, 3), SpendOutcome::Unknown);

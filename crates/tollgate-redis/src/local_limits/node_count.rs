@@ -1,7 +1,8 @@
-//! By how many nodes a limit is divided: as many as there are, and for a while as many as there were.
+//! The number of nodes that a limit is divided by: the present number, or for a while an earlier and larger
+//! one.
 //!
-//! What a store admits is noted as far as this node's part has room. A part that grew at once would have room
-//! that it knows nothing of, so it grows when all that was noted before is over.
+//! What the store admits is recorded as far as this node's share has room. A share that grew immediately would
+//! have room for usage that was never recorded, so it grows only when all earlier records have expired.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +12,13 @@ use tollgate::Timestamp;
 
 use crate::lock::lock;
 
-/// So many earlier numbers are told apart.
+/// How many earlier numbers are distinguished.
 const MAX_EARLIER_COUNTS: usize = 16;
 
-/// How many nodes there are, and were.
+/// The numbers of nodes, present and earlier.
 #[derive(Debug)]
 pub(super) struct NodeCounts {
-    /// How often the number has changed. Read (acquire) by every question, before what it stands for.
+    /// How often the number has changed. Every decision reads it (acquire) before it uses a cached divisor.
     changes: AtomicU64,
     known: Mutex<CountHistory>,
 }
@@ -25,7 +26,7 @@ pub(super) struct NodeCounts {
 #[derive(Debug)]
 struct CountHistory {
     now: u64,
-    /// Larger numbers, and when each was over: ever smaller, and ever later.
+    /// Earlier, larger numbers with the time when each ended: the numbers fall, the times rise.
     earlier: Vec<(u64, Timestamp)>,
 }
 
@@ -33,9 +34,9 @@ struct CountHistory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Divisor {
     pub(super) nodes: u64,
-    /// The change since which that is so.
+    /// The change after which this was computed.
     change: u64,
-    /// From then on it is another, although the number of nodes doesn't change.
+    /// The divisor changes at this time, although the number of nodes doesn't.
     until: Option<Timestamp>,
 }
 
@@ -50,7 +51,7 @@ impl NodeCounts {
         }
     }
 
-    /// From now on there are so many.
+    /// Sets the present number.
     pub(super) fn set(&self, nodes: u64, now: Timestamp) {
         let mut known = lock(&self.known);
         let before = std::mem::replace(&mut known.now, nodes);
@@ -58,24 +59,25 @@ impl NodeCounts {
             return;
         }
         let at_least = before.max(nodes);
+        // An earlier number that isn't larger ended before, so it decides nothing any more.
         known.earlier.retain(|(earlier, _)| *earlier > at_least);
         if before > nodes {
             known.earlier.push((before, now));
         }
         if known.earlier.len() > MAX_EARLIER_COUNTS {
-            // The largest number counts for longer then.
+            // Merge the two oldest: the largest number then counts for longer, which grants less.
             let (largest, _) = known.earlier.remove(0);
             known.earlier[0].0 = largest;
         }
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// How many there are.
+    /// The present number.
     pub(super) fn current(&self) -> u64 {
         lock(&self.known).now
     }
 
-    /// What a limit is divided by of which nothing is left after so long.
+    /// The divisor of a limit whose records last this long.
     pub(super) fn divisor(&self, lasts: Duration, now: Timestamp) -> Divisor {
         let change = self.changes.load(Ordering::Acquire);
         let known = lock(&self.known);
@@ -91,7 +93,7 @@ impl NodeCounts {
         }
     }
 
-    /// Whether that is still so. The time is only asked for while it counts.
+    /// Whether a divisor is still right. The clock is read only if the divisor ends.
     #[inline]
     pub(super) fn is_current(&self, divisor: &Divisor, now: impl FnOnce() -> Timestamp) -> bool {
         divisor.change == self.changes.load(Ordering::Acquire)
@@ -111,13 +113,13 @@ mod tests {
     fn the_most_of_the_last_while_count() {
         let (nodes, lasts) = (NodeCounts::single(), Duration::from_secs(10));
         let counted = |now| nodes.divisor(lasts, at(now)).nodes;
-        // More count at once, fewer after a while.
+        // More nodes count immediately, fewer only after a while.
         for (now, count) in [(0, 8), (1, 4), (2, 6), (3, 2)] {
             nodes.set(count, at(now));
         }
         assert_eq!([3, 10, 11, 12, 13].map(counted), [8, 8, 6, 6, 2]);
         assert_eq!(nodes.current(), 2);
-        // Another limit forgets sooner.
+        // Another limit's records expire sooner.
         assert_eq!(nodes.divisor(Duration::ZERO, at(3)).nodes, 2);
         nodes.set(9, at(4));
         assert_eq!([4, 40].map(counted), [9, 9]);

@@ -1,4 +1,4 @@
-//! Which keys were decided about here, and the store doesn't know it yet.
+//! Keys that were decided here, and whose usage the store doesn't know yet.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,15 +11,15 @@ use tollgate_engine::backend::Check;
 
 use crate::lock::lock;
 
-/// Keys that wait to be told of.
+/// How many keys can wait to be reported.
 const MAX_UNREPORTED_KEYS: usize = 65_536;
-/// Those that owe nothing any more are looked for no more often than this.
+/// How often at most the keys are swept for those that owe nothing any more.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a key owes here: the store is to know of at least as much.
+/// The usage of a key here: the store has to know of at least as much.
 ///
-/// It is a state, not a difference: told twice it changes nothing, and a question that the store counted although
-/// its answer was lost isn't counted twice.
+/// It is a state, not a difference. Reporting it twice changes nothing, so a report that the store counted
+/// although its reply was lost isn't counted twice.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,20 +34,20 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct UnreportedUsage {
-    /// Which decision here was the latest.
+    /// The number of the latest decision here.
     pub(super) since: u64,
-    /// How much is used, in whole tokens, rounded up.
+    /// The usage in whole tokens, rounded up.
     pub used: u64,
-    /// How long until nothing is.
+    /// How long until nothing is used.
     pub resets_in: Duration,
-    /// At this rate; unlimited of what isn't a rate.
+    /// The rate; unlimited for a limit that isn't a rate.
     pub(super) rate: Rate,
 }
 
 impl UnreportedUsage {
-    /// How much of a bucket that drains steadily is owed, in units of which a token has `price`, rounded up.
+    /// The debt of a bucket that drains steadily, in units of which a token has `price`, rounded up.
     pub fn tokens(&self, price: u64) -> u128 {
-        // Tokens in 2^-20, so that no product leaves 128 bits.
+        // In units of 2^-20 tokens, so that no product exceeds 128 bits.
         let Some(period) = self.rate.period() else {
             return 0;
         };
@@ -59,12 +59,12 @@ impl UnreportedUsage {
     }
 }
 
-/// Keys that the store has to be told of.
+/// Keys whose usage has to be reported to the store.
 #[derive(Default, derive_more::Debug)]
-#[debug("Untold({count:?})")]
+#[debug("UnreportedKeys({count:?})")]
 pub(super) struct UnreportedKeys {
-    /// How many. Read by every question: nothing is locked while there are none. Relaxed: a thread
-    /// that decided here before it asks sees what it wrote itself, and of two threads at the same moment either may
+    /// How many keys there are. Every query reads it, so that nothing is locked while there are none. Relaxed:
+    /// a thread that decided here before its query sees its own write, and of two concurrent threads either may
     /// be first.
     count: AtomicUsize,
     keys: Mutex<UnreportedTable>,
@@ -72,13 +72,13 @@ pub(super) struct UnreportedKeys {
     forgotten: AtomicU64,
 }
 
-/// The keys, and when it is worth looking for those that owe nothing any more.
+/// The keys, and when they are next swept for those that owe nothing any more.
 #[derive(Default)]
 struct UnreportedTable {
     all: HashMap<CounterAndKey, UnreportedEntry>,
-    /// All were looked at, and aren't again before this.
+    /// The earliest next sweep.
     next_sweep_at: Timestamp,
-    /// How often they were.
+    /// How often the keys were swept.
     #[cfg(test)]
     looked: u32,
 }
@@ -88,13 +88,13 @@ type CounterAndKey = (u64, [u64; 2]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct UnreportedEntry {
-    /// Of the latest that passed.
+    /// The number of the latest decision that passed.
     number: u64,
-    /// Decisions that are being made.
+    /// Decisions in progress.
     pending: u32,
-    /// How much was admitted here since the store was last told.
+    /// Tokens admitted here since the last report.
     admitted: u64,
-    /// Nothing is owed any more.
+    /// When nothing is owed any more.
     until: Timestamp,
 }
 
@@ -103,12 +103,13 @@ fn counter_and_key(check: &Check<'_>) -> CounterAndKey {
 }
 
 impl UnreportedTable {
-    /// Whether there is room for a key, or it is there.
+    /// Whether there is room for a key, or it has an entry.
     fn has_room(&mut self, check: &Check<'_>, now: Timestamp) -> bool {
         if self.all.len() < MAX_UNREPORTED_KEYS || self.all.contains_key(&counter_and_key(check)) {
             return true;
         }
-        // All of them are looked at now and then: in a flood of keys every one comes here.
+        // A sweep looks at all keys. It is limited in frequency, because in a flood of keys every request comes
+        // here.
         if now >= self.next_sweep_at {
             self.all.retain(|_, entry| now < entry.until);
             self.next_sweep_at = now + SWEEP_INTERVAL;
@@ -124,7 +125,7 @@ impl UnreportedTable {
         self.all.entry(counter_and_key(check)).or_default()
     }
 
-    /// Forgets a key of which there is nothing to tell.
+    /// Forgets a key that has nothing to report.
     fn remove_if_reported(&mut self, check: &Check<'_>) {
         let is_told = |entry: &UnreportedEntry| entry.pending == 0 && entry.admitted == 0;
         if self.all.get(&counter_and_key(check)).is_some_and(is_told) {
@@ -139,7 +140,7 @@ impl UnreportedKeys {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Something is about to be decided here about a key, and is owed for so long at most.
+    /// Registers a key before a decision about it, whose debt lasts at most this long.
     pub(super) fn begin(&self, check: &Check<'_>, now: Timestamp, lasts: Duration) {
         let mut keys = lock(&self.keys);
         if keys.has_room(check, now) {
@@ -152,7 +153,7 @@ impl UnreportedKeys {
         self.count.store(keys.all.len(), Ordering::Relaxed);
     }
 
-    /// It passed, or didn't: then there may be nothing to tell.
+    /// Ends a decision. If it didn't pass, there may be nothing to report.
     pub(super) fn end(&self, check: &Check<'_>, is_admitted: bool) {
         let mut keys = lock(&self.keys);
         if let Some(entry) = keys.all.get_mut(&counter_and_key(check)) {
@@ -166,14 +167,15 @@ impl UnreportedKeys {
         self.count.store(keys.all.len(), Ordering::Relaxed);
     }
 
-    /// The number of the latest decision about a key, if the store may not know of it, and how much was admitted.
+    /// The number of the latest decision about a key, and how much was admitted; `None` if the store knows of
+    /// all.
     pub(super) fn find(&self, check: &Check<'_>) -> Option<(u64, u64)> {
         let keys = lock(&self.keys);
         let entry = keys.all.get(&counter_and_key(check))?;
         Some((entry.number, entry.admitted))
     }
 
-    /// The store knows of all up to this one.
+    /// Records that the store knows of all decisions up to this number.
     pub(super) fn mark_reported(&self, check: &Check<'_>, number: u64) {
         let mut keys = lock(&self.keys);
         if let Some(entry) = keys.all.get_mut(&counter_and_key(check))

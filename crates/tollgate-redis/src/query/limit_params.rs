@@ -1,4 +1,4 @@
-//! A limit as whole numbers below 2^53, which the scripts judge by.
+//! A limit as whole numbers below 2^53, by which the scripts decide.
 
 use std::time::Duration;
 
@@ -15,30 +15,30 @@ use crate::local_limits::UnreportedUsage;
 const MAX_EXACT_INTEGER: u128 = 1 << 53;
 /// Two windows and the time since 1970 stay exact.
 const MAX_WINDOW_MICROS: u128 = 1 << 51;
-/// How the scripts are told that windows begin at the first hit: as −1.
+/// Windows that begin at the first hit: −1 for the scripts.
 pub(super) const FIRST_HIT_PHASE: u64 = u64::MAX;
 
 /// A limit as the scripts read it.
 #[derive(Clone, Debug)]
 pub(crate) enum LimitForm {
-    /// Nothing has to be asked: it limits nothing, or nothing ever passes.
+    /// The store isn't needed: the limit allows everything, or nothing.
     Known(core::SlidingLog),
     Stored(LimitParams),
-    /// Its boundaries come with each question.
+    /// The boundaries come with each query.
     Calendar(Box<Quota>),
 }
 
-/// What is kept under a key, and what it is judged by.
+/// The state under a key, and the parameters for a decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LimitParams {
     pub(crate) kind: StoreKind,
     pub(crate) values: [u64; 5],
-    /// The most that can pass at once.
+    /// The most that can pass at one instant.
     pub(crate) max_burst: u64,
 }
 
 impl LimitForm {
-    /// A limit with what its keys keep when it changes; `life` as for [`new`](Self::new).
+    /// A limit with the way its keys are carried over when it changes; `life` as for [`new`](Self::new).
     pub(crate) fn from_limit(limit: &Limit, life: Duration) -> Result<Self, StoreLimitError> {
         match (limit.carry_over(), limit.kind()) {
             (CarryOver::Time, LimitKind::Rate { rate, .. }) => {
@@ -48,7 +48,7 @@ impl LimitForm {
         }
     }
 
-    /// `life`: for how long a slot is held unless it is renewed.
+    /// `life` is how long a permit is held without a renewal.
     pub(crate) fn new(limit: &LimitKind, life: Duration) -> Result<Self, StoreLimitError> {
         match limit {
             LimitKind::Rate { rate, algorithm } => Self::from_rate(*rate, *algorithm),
@@ -61,7 +61,7 @@ impl LimitForm {
     }
 
     fn from_rate(rate: Rate, algorithm: Algorithm) -> Result<Self, StoreLimitError> {
-        // GCRA here is the exact form, which takes what one word can't.
+        // GCRA is stored in the exact form, which has room for more than one word does.
         match algorithm {
             Algorithm::Gcra => Algorithm::LeakyBucket.check_rate(rate)?,
             _ => algorithm.check_rate(rate)?,
@@ -110,7 +110,7 @@ impl LimitForm {
         }
     }
 
-    /// The numbers as of a time on the store's clock, which calendars need.
+    /// The parameters as of a time on the store's clock, which calendars need.
     pub(crate) fn params_at(&self, now: u64) -> Option<LimitParams> {
         match self {
             Self::Known(_) => None,
@@ -119,7 +119,7 @@ impl LimitForm {
         }
     }
 
-    /// The numbers of a level: GCRA or a bucket.
+    /// The parameters of a level: GCRA or a bucket.
     pub(crate) fn level(&self) -> Option<LimitParams> {
         match self {
             Self::Stored(numbers) if numbers.kind == StoreKind::Level => Some(*numbers),
@@ -127,7 +127,7 @@ impl LimitForm {
         }
     }
 
-    /// The decision of a limit whose state doesn't matter.
+    /// The decision of a limit that needs no state.
     pub(crate) fn known_decision(&self, cost: u64) -> Option<Decision> {
         match self {
             Self::Known(limit) => {
@@ -147,7 +147,7 @@ impl LimitParams {
         }
     }
 
-    /// So many slots, each held for so long unless it is renewed.
+    /// A concurrency limit: this many permits, each held for this long without a renewal.
     pub(crate) fn slots(most: u64, life: Duration) -> Self {
         Self::new(
             StoreKind::Concurrency,
@@ -165,8 +165,8 @@ impl LimitParams {
         Ok(Self::new(StoreKind::Level, five, rate.burst_size()))
     }
 
-    /// A limit by arrival times: the tolerance and the time of one token, as whole microseconds and the nanoseconds
-    /// beyond them.
+    /// The parameters of a limit by arrival times: the tolerance and the time of one token, each as whole
+    /// microseconds and the nanoseconds beyond them.
     fn arrival(rate: Rate) -> Result<Self, StoreLimitError> {
         let period = rate.period().filter(|_| !rate.is_zero());
         let Some(period) = period else {
@@ -192,7 +192,7 @@ impl LimitParams {
         (most * 1_000 + most_rest, each * 1_000 + each_rest)
     }
 
-    /// What a key owes: in the units of a level, or in microseconds until its arrival time.
+    /// A key's debt: in the units of a level, or in microseconds until its arrival time.
     pub(crate) fn owed_units(&self, owed: &UnreportedUsage) -> u64 {
         if self.kind == StoreKind::Arrival {
             let (most, each) = self.arrival_nanos();
@@ -256,12 +256,12 @@ impl LimitParams {
         ))
     }
 
-    /// The boundaries of the period before a time, the one that it is in, and the next.
+    /// The boundaries of the period that contains a time, and of the ones before and after it.
     fn calendar(quota: &Quota, now: u64) -> Self {
         let at = |micros: u64| Timestamp::from_nanos(micros.saturating_mul(1000));
         let span = |micros: u64| {
             let (start, end) = quota.period_at(at(micros)).unwrap_or_default();
-            // Boundaries are whole seconds; a time before 1970 is cut off.
+            // Boundaries are whole seconds; a time before 1970 becomes 0.
             (start.as_nanos() / 1000, end.as_nanos() / 1000)
         };
         let (start, end) = span(now);
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn what_reaches_two_to_the_53_is_refused_and_what_does_not_is_kept() {
         let second = |burst| Rate::per_second(1).burst(burst);
-        // A token is a million units, at a microsecond each.
+        // A token is a million units, which drain at one unit a microsecond.
         let largest = ((1 << 53) - 1) / 1_000_000;
         assert!(form(second(largest), Algorithm::Gcra).is_ok());
         let error = form(second(largest + 1), Algorithm::Gcra).unwrap_err();
@@ -327,7 +327,7 @@ mod tests {
              2^53: its burst times its reduced period reaches it; use a smaller burst, or a count that \
              shares a factor with the period"
         );
-        // What the count shares with the period doesn't count.
+        // Common factors of the count and the period cancel.
         let many = Rate::per_day(10_000_000);
         assert!(form(many, Algorithm::TokenBucket).is_ok());
         assert!(form(Rate::per_day(9_999_991), Algorithm::TokenBucket).is_err());
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(known(Rate::unlimited(), 5), Some(Decision::UNLIMITED));
         let nothing = known(Rate::zero(), 1).unwrap();
         assert_eq!((nothing.outcome, nothing.limit), (Outcome::Never, 0));
-        // A token bucket that never refills spends what it has once.
+        // A token bucket that never refills spends its tokens once.
         let stored = form(Rate::zero().burst(3), Algorithm::TokenBucket).unwrap();
         assert!(stored.known_decision(1).is_none());
     }

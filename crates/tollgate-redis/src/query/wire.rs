@@ -1,4 +1,4 @@
-//! Questions as bytes, and replies as answers: what goes over the wire.
+//! The wire format: queries as bytes, and replies as decisions.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::error::StoreError;
 const UNREACHABLE_COST: u64 = 1 << 53;
 /// The generation of a charge isn't known: −1 on the wire.
 const UNKNOWN_GENERATION: u64 = FIRST_HIT_PHASE;
-/// The generation is to be told.
+/// The reply shall have the generation.
 const WANT_GENERATION: u64 = 1;
 
 impl StoreOp {
-    /// What it is called, a number that it reads its own way, and the generation that it is about.
+    /// The operation's number, the argument that it defines itself, and the generation that it is about.
     fn code(self) -> (u8, u64, u64) {
         let (code, extra) = match self {
             Self::RefundHeldCharge { since, generation } => return (3, since, generation),
@@ -37,14 +37,14 @@ impl StoreOp {
 }
 
 impl StoreQuery {
-    /// Appends its record: short if all of the call are short.
+    /// Appends the query's record: in the short form if all records of the call have it.
     pub(crate) fn write_record(&self, to: &mut Vec<u8>, is_last: bool, is_plain: bool) {
         let (op, extra, generation) = self.op.code();
         let LimitParams {
             kind, values: five, ..
         } = self.params;
         let last = u8::from(is_last);
-        // A cost beyond this is beyond every limit; cut, it can't be taken for a special number.
+        // A larger cost is beyond every limit too. Cut to this, it can't be mistaken for a special number.
         let cost = self.cost.min(UNREACHABLE_COST);
         if is_plain {
             to.push(last);
@@ -84,30 +84,31 @@ pub(crate) fn write_doubles(to: &mut Vec<u8>, numbers: &[u64]) {
     }
 }
 
-/// The answers to a call.
+/// The replies of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueryReplies {
-    /// The time by which it was judged, in microseconds.
+    /// The time of the decisions, in microseconds.
     pub(crate) now: u64,
     pub(crate) replies: Vec<RawReply>,
 }
 
-/// One answer as it came.
+/// One reply as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawReply {
     pub(crate) outcome: i64,
-    /// What is left; of an arrival time, the nanoseconds below a microsecond of `reset`.
+    /// The remaining tokens; of an arrival time, the nanoseconds of `reset` below a microsecond.
     pub(crate) remaining: i64,
-    /// How long until it would pass; of `AtMost`, how much was taken; of `CostReservation` that passed, the counter's generation.
+    /// How long until it would pass; of `AtMost`, how much was taken; of `Hold` that passed, the counter's
+    /// generation.
     pub(crate) wait: i64,
     pub(crate) reset: i64,
 }
 
 impl RawReply {
-    /// Numbers of each answer.
+    /// The numbers in each reply.
     pub(crate) const WIDTH: usize = 4;
 
-    /// The answers that these numbers are.
+    /// Splits numbers into replies.
     pub(crate) fn parse_all(numbers: &[i64]) -> impl Iterator<Item = Self> {
         numbers.chunks_exact(Self::WIDTH).map(|four| Self {
             outcome: four[0],
@@ -117,17 +118,17 @@ impl RawReply {
         })
     }
 
-    /// The calendar that was sent isn't of this time.
+    /// The calendar in the query doesn't contain the store's time.
     pub(crate) fn is_wrong_period(&self) -> bool {
         self.outcome == 3
     }
 
-    /// The key holds what no limiter wrote.
+    /// The key has a value that no limiter wrote.
     pub(crate) fn is_foreign_key(&self) -> bool {
         self.outcome == 4
     }
 
-    /// The generation that a charge which is held was told, and the answer without it.
+    /// The generation of a held charge, and the reply without it.
     pub(crate) fn split_generation(self) -> (u64, Self) {
         if self.outcome != 1 {
             return (0, self);
@@ -145,7 +146,7 @@ impl RawReply {
         };
         let remaining = u64::try_from(self.remaining).unwrap_or(0);
         if numbers.kind == StoreKind::Arrival {
-            // Of an arrival time the nanoseconds stand where others tell what is left.
+            // An arrival time has its nanoseconds where other replies have the remaining tokens.
             let owed = wait_from_micros(self.reset).saturating_add(Duration::from_nanos(remaining));
             let (most, each) = numbers.arrival_nanos();
             let left = most.saturating_sub(owed.as_nanos()) / each.max(1);
@@ -162,23 +163,23 @@ impl RawReply {
     }
 }
 
-/// A time as the scripts tell it: −1 is never.
+/// A duration from the scripts: −1 is never.
 pub(crate) fn wait_from_micros(micros: i64) -> Duration {
     u64::try_from(micros).map_or(Duration::MAX, Duration::from_micros)
 }
 
-/// What a reply begins with.
+/// The header of a reply.
 pub(crate) struct Header<'a> {
-    /// The time by which it was judged, in microseconds.
+    /// The time of the decisions, in microseconds.
     pub(crate) now: u64,
-    /// How many keys hold what no limiter wrote.
+    /// How many keys have a value that no limiter wrote.
     pub(crate) foreign_keys: u64,
-    /// The numbers of what was asked.
+    /// The numbers of the replies.
     pub(crate) payload: &'a [i64],
 }
 
 impl<'a> Header<'a> {
-    /// Reads the reply to a call that so many numbers are expected of.
+    /// Reads the reply to a call, which has to have this many numbers.
     pub(crate) fn read(numbers: &'a [i64], expected: usize) -> Result<Self, StoreError> {
         let (expected, came) = (expected + 2, numbers.len());
         let (true, [now, strange, rest @ ..]) = (came == expected, numbers) else {

@@ -1,4 +1,4 @@
-//! Questions that are odd: enormous, about one key twice, asked once more, or about what someone damaged.
+//! Unusual queries: enormous, twice about one key, repeated, or about damaged values.
 
 mod changing;
 mod clocks;
@@ -132,7 +132,7 @@ async fn a_slot_that_is_asked_for_once_more_is_had_once() {
     let ask = |name| outcomes(&store, vec![held_by(name, slots(2), StoreOp::Decide)]);
     assert_eq!(ask("a").await, [1]);
     assert_eq!(ask("b").await, [1]);
-    // No answer came, and it is asked again.
+    // No answer came, and the query is repeated.
     assert_eq!(ask("b").await, [1]);
     assert_eq!(ask("c").await, [0]);
     let release = vec![held_by("b", slots(2), StoreOp::Release)];
@@ -172,7 +172,7 @@ async fn a_foreign_key_spoils_no_call() {
         let (alone, other) = tokio::join!(alone, other);
         assert_eq!(alone, foreign, "{op:?}");
         assert_eq!(other.expect("an answer").replies[0].outcome, 1, "{op:?}");
-        // All or none: what goes with it isn't charged.
+        // All or none: the other queries of the request aren't charged.
         let left = async || {
             ask(&store, vec![ours(numbers, StoreOp::Decide)])
                 .await
@@ -206,8 +206,8 @@ async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
             tollgate::quota::Quota::rolling(100, Duration::from_secs(1)).expect("a period"),
         ),
     ];
-    // A window that a charge opened stays where it began after the charge is given back, as in process: it
-    // ends sooner than one that the next hit would have opened, and each admits its count and no more.
+    // As in process, a window that a charge opened stays where it began after the charge is refunded. It ends
+    // sooner than one that the next hit would have opened, and each admits its count and no more.
     let stays =
         |algorithm: &Algorithm| *algorithm != Algorithm::FixedWindow(WindowAlignment::FirstHit);
     kinds.extend(ALGORITHMS.into_iter().filter(stays).map(|algorithm| {
@@ -324,7 +324,7 @@ async fn a_clock_that_steps_back_blocks_nobody_for_longer_than_a_period() {
         assert_eq!(refused.outcome, 0, "{kind:?}");
         let wait = u64::try_from(refused.wait).expect("a wait");
         assert!(wait <= 2 * hour, "{kind:?}: {wait}");
-        // Who asks meanwhile doesn't begin it anew.
+        // Requests in between don't begin it anew.
         assert_eq!(ask(back + wait / 2).await.outcome, 0, "{kind:?}");
         assert_eq!(ask(back + wait).await.outcome, 1, "{kind:?}");
     }

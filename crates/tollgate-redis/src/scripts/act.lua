@@ -1,4 +1,4 @@
--- What isn't a plain decision: one question, about one key.
+-- Other operations than a plain decision: one query, about one key.
 
 local AT_MOST, RESERVE, GIVE_BACK, GIFT, RESET, RENEW, RELEASE, RAISE, LOOK = 1, 2, 3, 4, 5, 6, 7, 8, 9
 
@@ -38,12 +38,12 @@ local function act(op, limit, key, cost, extra, holder, a, b, c, d, e)
     say(key, held > 0 and 1 or 0, held, 0, 0)
     return
   elseif op == GIVE_BACK then
-    -- What was charged before a reset was forgotten by it.
+    -- A reset has forgotten all charges from before it.
     if is_current(next_reset(), generation, extra) then limit.give_back(key, cost, extra, a, b, c, d, e) end
   elseif op == GIFT then
     limit.gift(key, cost, a, b, c, d, e)
   elseif op == RESET and limit ~= slots then
-    -- Slots stay with those who hold them.
+    -- Permits stay with their holders.
     limit.look(key, 0, a, b, c, d, e)
     local reset = next_reset()
     if not foreign[key] then

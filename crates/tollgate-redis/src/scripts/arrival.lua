@@ -1,11 +1,12 @@
--- Arrivals: one theoretical arrival time (TAT) a key, whatever limit it is asked by, as redis-cell keeps it.
+-- Arrivals: one theoretical arrival time (TAT) for each key, whatever limit a query uses, as in redis-cell.
 --
--- A request costs time: its tokens, each the limit's emission interval long. It passes if the TAT after it lies no
--- further ahead of now than the limit's tolerance. So a key has one state for all limits, and none is cut to the limit
--- that asks: what a larger one has let pass is owed under a smaller one, too.
+-- A request costs time: its tokens, each one emission interval of the limit long. It passes if the TAT after it
+-- is no further ahead of now than the limit's tolerance. So a key has one state for all limits, and the state
+-- is never cut to the limit of a query: what a larger limit let pass is owed under a smaller one, too.
 --
--- Times are two numbers, whole microseconds and the nanoseconds beyond them (below 1000): a double holds no more than
--- 104 days of nanoseconds. The five numbers of a question are the tolerance and the cost, two each; the fifth is 0.
+-- Times are two numbers, whole microseconds and the nanoseconds beyond them (below 1000), because a double
+-- holds no more than 104 days of nanoseconds. The five numbers of a query are the tolerance and the cost, two
+-- each; the fifth is 0.
 --
 -- A state: the TAT's microseconds and nanoseconds, and the time as of which it was written.
 
@@ -17,7 +18,7 @@ local function read_arrival(key)
   local raw, state = kept(key, 24), nil
   if raw then
     local tat, nanos, as_of = unpack('<ddd', raw)
-    -- What isn't a number passes no comparison.
+    -- NaN fails every comparison.
     if tat >= 0 and tat <= MOST and nanos >= 0 and nanos < 1000 and as_of >= 0 and as_of <= MOST then
       state = {tat, nanos, as_of}
     else
@@ -27,7 +28,7 @@ local function read_arrival(key)
   if not state then state = {now, 0, now} end
   states[key] = state
   if state[3] > now then
-    -- The clock is behind the one that this was written by: as much is owed as then, and drains from here on.
+    -- The clock is behind the one that wrote this: the debt stays as it was then, and drains from here on.
     state[1], state[3] = state[1] - (state[3] - now), now
     write(key, state, save_arrival)
   end
@@ -61,13 +62,13 @@ function arrival.charge(key, _, _, _, _, cost, cost_nanos)
   write(key, state, save_arrival)
 end
 
--- How long until all is there again: nanoseconds below a microsecond, and whole microseconds.
+-- How long until the whole limit is free again: nanoseconds below a microsecond, and whole microseconds.
 function arrival.left(key)
   local state = states[key] or read_arrival(key)
   return state[2], state[1] - now
 end
 
--- Gives back a charge of `since`, less what may have drained of it.
+-- Refunds a charge of `since`, less what may have drained of it.
 function arrival.give_back(key, _, since, _, _, cost, cost_nanos)
   local state = states[key] or read_arrival(key)
   if since < now then cost, cost_nanos = time_between(cost, cost_nanos, now - since, 0) end
@@ -78,7 +79,7 @@ function arrival.give_back(key, _, since, _, _, cost, cost_nanos)
   write(key, state, save_arrival)
 end
 
--- For how long a charge may be given back at most, in microseconds.
+-- How long a charge can be refunded, in microseconds.
 function arrival.lasts(most)
   return most + 1
 end
@@ -87,7 +88,7 @@ function arrival.gift(key, tokens, most, most_nanos, cost, cost_nanos)
   arrival.give_back(key, tokens, now, most, most_nanos, cost, cost_nanos)
 end
 
--- At least so many microseconds are owed now.
+-- At least this many microseconds are owed now.
 function arrival.raise(key, _, micros)
   local state = states[key] or read_arrival(key)
   if state[1] - now >= micros then return end

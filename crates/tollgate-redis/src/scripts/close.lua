@@ -1,5 +1,5 @@
 
--- What has changed is written once.
+-- Each changed key is written once.
 for i = 1, #changed do
   local key = changed[i]
   local state = states[key]

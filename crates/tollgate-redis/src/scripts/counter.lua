@@ -1,5 +1,4 @@
--- Sliding counters: what passed in this window and in the one before, which counts as far as it is
--- still in view.
+-- Sliding counters: the count of this window and of the one before, which counts as far as it is still in view.
 
 local counter = {}
 
@@ -34,7 +33,7 @@ local function counts(key, length)
     states[key] = state
   end
   if state[1] > now + length then
-    -- The clock is behind the one that this was written by: what was counted counts in this window.
+    -- The clock is behind the one that wrote this: the counts become this window's.
     state[1] = now - now % length
     write(key, state, save_counter)
   end
@@ -43,7 +42,7 @@ local function counts(key, length)
   return state
 end
 
--- What a window may hold after one that held `previous`.
+-- The most in a window that follows one with `previous`.
 local function allowance(limit, burst, previous)
   if burst == limit or previous >= limit then return limit end
   return limit + floor((burst - limit) * (limit - previous) / limit)
@@ -78,14 +77,14 @@ function counter.look(key, cost, limit, burst, length)
   if from < start then from = start end
   local at = within(start, previous, current, from, cost, limit, burst, length)
   if at then
-    -- A time before the window is judged as its start, and may pass.
+    -- A time before the window counts as its start, and may pass.
     if at == from then return 0 end
     return at - now
   end
   local next_start = start + length
   start, previous, current = rolled(start, previous, current, length, next_start)
   at = within(start, previous, current, next_start, cost, limit, burst, length)
-  -- Two windows on nothing is remembered.
+  -- After two windows nothing is remembered.
   return (at or next_start + length) - now
 end
 
@@ -100,7 +99,7 @@ local function estimated(state, length)
   return floor(state[2] * in_view(state[1], length, now) / length) + state[3]
 end
 
--- At least so many count.
+-- At least this many count.
 function counter.raise(key, count, _, _, _, length)
   local state = counts(key, length)
   local missing = count - estimated(state, length)
@@ -129,7 +128,7 @@ function counter.give_back(key, cost, since, _, _, length)
   write(key, state, save_counter)
 end
 
--- For how long a charge may be given back at most, in microseconds.
+-- How long a charge can be refunded, in microseconds.
 function counter.lasts(_, _, length)
   return 2 * length
 end

@@ -1,12 +1,12 @@
--- Answers requests, each of one or more questions, all or none: first every limit of a request is
--- looked at, and only if all have room are they charged. A refusal writes nothing.
+-- Answers requests, each of one or more queries, all or none: first all limits of a request are checked, and
+-- only if all have room are they charged. A denial writes nothing.
 --
--- A record is what is asked (op), of which kind of limit, whether it is the request's last; then doubles:
--- the cost, a number that the op reads its own way (`extra`), the generation that it is about (see generation.lua),
--- and five that the kind reads.
--- The reply is the time, how many keys aren't ours, and four numbers for each question: the outcome
--- (0 refused, 1 passed, 2 never, 3 the caller must tell of this time, 4 the key isn't ours), what is left,
--- how long until it would pass (-1: never), and until it is as if never used (-1: never).
+-- A record is the operation (op), the kind of limit, and whether it is the request's last; then doubles: the
+-- cost, an argument that the op defines itself (`extra`), the generation that it is about (see generation.lua),
+-- and five that the kind defines. The reply is the time, how many keys aren't ours, and four numbers for each
+-- query: the outcome (0 denied, 1 passed, 2 never, 3 the calendar doesn't contain this time, 4 the key isn't
+-- ours), what remains, how long until it would pass (-1: never), and how long until it is as if never used (-1:
+-- never).
 
 local FORMAT = '<BBBdddddddd'
 local DECIDE, RAISE = 0, 8
@@ -16,7 +16,7 @@ local size = #questions
 local TELL = 1
 local place, number = 1, 0
 
--- Several questions of one request, from this place on. What is raised is so whatever the others say.
+-- Several queries of one request, from this position on. A raise is written whatever the other queries get.
 local function answer_all(start)
   local from, first = start, number
   asked = {}

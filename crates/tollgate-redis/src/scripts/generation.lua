@@ -1,10 +1,11 @@
--- Generations: a reset begins one, and what was charged in an earlier one isn't given back. Beside a counter that was
--- reset is a key that tells when, for as long as anything from before could be given back. A counter that wasn't has none,
--- and is of generation 0. What counters keep themselves stays as it is, so other versions read it.
+-- Generations: a reset begins one, and charges of earlier generations aren't refunded. A counter that was reset
+-- has a second key with the time of the reset, for as long as a charge from before could be refunded. Other
+-- counters have none, and are of generation 0. The counters' own format stays as it is, so other versions can
+-- read it.
 --
--- KEYS after those of the questions: these keys, in the order of the questions that are about a generation.
+-- KEYS after those of the queries: these second keys, in the order of the queries that need a generation.
 
--- As many questions as there are records, of three bytes and eight doubles each.
+-- As many queries as there are records, of three bytes and eight doubles each.
 local reset_place = #ARGV[1] / 67
 
 local function next_reset()
@@ -12,19 +13,19 @@ local function next_reset()
   return KEYS[reset_place]
 end
 
--- The generation of a counter, by the key that tells when it was reset. What isn't a number there is somebody else's.
+-- The generation of a counter, by its second key. A value that isn't a number was written by another program.
 local function generation_of(reset)
   local raw = try('GET', reset)
   return type(raw) == 'string' and tonumber(raw) or 0
 end
 
--- Begins one, which matters for so many microseconds. Two resets of the same time are two generations.
+-- Begins a generation that matters for this many microseconds. Two resets at the same time are two generations.
 local function begin_generation(reset, micros)
   local before = generation_of(reset)
   call('SET', reset, format('%.0f', before >= now and before + 1 or now), 'PX', life(micros))
 end
 
--- Whether what was charged then, in this generation or in one that isn't known (-1), is of the present one.
+-- Whether a charge of this time and generation (-1: unknown) is of the present generation.
 local function is_current(reset, generation, since)
   local present = generation_of(reset)
   if generation < 0 then return since > present end

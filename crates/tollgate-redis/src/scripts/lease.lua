@@ -1,25 +1,24 @@
--- Leases of a level: a node takes tokens and spends them by itself. What is out doesn't drain, so tokens
--- in the bucket and tokens out are never more than the burst together, whatever the nodes do.
+-- Leases of a level: a node takes tokens and spends them by itself. Leased tokens don't drain, so tokens in the
+-- bucket and tokens out are together never more than the burst, whatever the nodes do.
 --
--- KEYS[1]  the level, and who has how much of it until when
--- ARGV[1]  doubles: price, drain and capacity of the level; who asks; how often it has asked, or 0; how
---          much it holds; how much of what it held it returns; how much more it wants; how much it may
---          hold at most; for how long; how much it must hold in the end, else it gets nothing: what isn't
---          enough would be kept from others; how many units are owed at least beside what is out, or 0;
---          and how many tokens of what is owed are forgiven: what is out stays out, and owed
+-- KEYS[1]  the level, and each holder's tokens with their expiry
+-- ARGV[1]  doubles: price, drain and capacity of the level; the holder; the number of this request, or 0; how many
+--          tokens it holds; how many of those it returns; how many more it requests; how many it may hold at most;
+--          the duration of the lease; how many it must hold in the end, else it gets none, because too few tokens
+--          would only be kept from others; how many units are owed at least beside what is out, or 0; and how many
+--          owed tokens are forgiven: leased tokens stay out, and owed
 -- ARGV[2]  the time in microseconds, or "" for this server's clock
 --
--- A node says what it holds, not what it spent: a call that was lost or came twice changes nothing but
--- that tokens nobody knows of count as spent. One that comes after a later one of the same node is of no
--- consequence. The value is the level, then (holder, out, until, how often it had asked, for how long) of
--- each.
--- The reply: the time, whether the key isn't ours (1, and then nothing was done), how much was granted, how much of what it
--- holds it may keep, what is left, how long until as much as it must hold is there (-1: never), and for how
--- many nodes it is out.
+-- A node reports what it holds, not what it spent. So a call that was lost or repeated changes nothing, except
+-- that tokens of which no node knows count as spent. A call that arrives after a later one of the same node is
+-- ignored. The value is the level, then (holder, tokens, expiry, number of its latest request, duration) of each.
+-- The reply: the time, whether the key isn't ours (1, and then nothing was done), how many tokens were granted, how
+-- many of its held tokens the node keeps, how many remain, how long until it can have as many as it must hold
+-- (-1: never), and how many nodes hold tokens.
 --
--- Limits that differ are told as levels are (see level.lua): one judges by what is owed up to its capacity
--- as of then, less what drained since, and no less than what is out; and takes from what that leaves. All
--- that is owed stays owed. As of when is only moved by what changes it: who asks in vain loses nothing.
+-- Limits that differ share a key as levels do (see level.lua): a limit decides by the debt up to its own
+-- capacity, less what drained since, and no less than what is out; it grants what that leaves. The whole debt
+-- stays owed. The time of the state moves only with a change, so denied requests lose nothing.
 
 local key = KEYS[1]
 local price, drain, capacity, own, number, holds, returns, wants, most, length, least, spent_at_least,
@@ -46,13 +45,13 @@ if raw then
 end
 if foreign[key] then return {now, strange, 0, 0, 0, 0, 0} end
 
--- What is owed, in units that this limit is whole in too. If there are none, it stays in those that it was
--- written in, and is beyond this limit's capacity.
+-- The debt, in units in which this limit's numbers are whole too. If there are none, it stays in the units that
+-- it was written in, and is beyond this limit's capacity.
 local all, p, d, c = in_common(owed, was, price, drain, capacity)
 local unit, is_beyond = p, not all
 if is_beyond then all, unit = owed, was end
 
--- What is owed at a time. What is out doesn't drain, so it is no less than that.
+-- The debt at a time. Leased tokens don't drain, so it is no less than they are.
 local function owed_at(time)
   local rest = all
   if time > as_of then
@@ -63,7 +62,7 @@ local function owed_at(time)
   return rest
 end
 
--- What a limit judges by, as of when that is owed.
+-- The debt that a limit decides by, as of the time of the state.
 local function judged()
   local debt = (is_beyond or all > c) and c or all
   return debt < out * p and out * p or debt
@@ -71,13 +70,13 @@ end
 
 local is_written = false
 for i = 1, #live do
-  -- The clock is behind the one that this was written by: it lasts no longer than a new one of its node.
+  -- The clock is behind the one that wrote this: the lease lasts no longer than a new one of its node.
   if live[i][3] > now + live[i][5] then
     live[i][3], is_written = now + live[i][5], true
   end
 end
 table.sort(live, function(one, other) return one[3] < other[3] end)
--- Leases that have run out, one after the other: what was out stays owed, and drains from then on.
+-- Expired leases, one after the other: their tokens stay owed, and drain from their expiry on.
 while live[1] and live[1][3] <= now do
   local ended = table.remove(live, 1)
   all = owed_at(ended[3])
@@ -91,20 +90,20 @@ if ahead <= 0 then
   if debt < out * p then debt = out * p end
   ahead = 0
 elseif d * ahead + debt > c then
-  -- The clock is behind here too: no wait is longer than a bucket's.
+  -- The clock is behind here too: no wait is longer than a full bucket's.
   if debt < c then debt = c end
   if not is_beyond and all < c then all = c end
   is_changed, as_of, ahead = d * ahead > c, now, 0
 end
 
--- What this node says.
+-- This node's lease.
 local mine
 for i = 1, #live do
   if live[i][1] == own then mine = live[i] end
 end
 local taken = 0
 if not mine then
-  -- Not known, or not any more: what it holds is taken anew, as far as there is room.
+  -- Unknown or expired: its tokens are taken anew, as far as there is room.
   taken = floor((c - debt) / p)
   if taken > holds then taken = holds end
   if taken < 0 then taken = 0 end
@@ -116,17 +115,17 @@ if holds > mine[2] then holds = mine[2] end
 if returns > mine[2] - holds then returns = mine[2] - holds end
 local keeps = holds
 if number > 0 and number <= mine[4] then
-  -- It has said something else since.
+  -- A later report of this node has arrived before.
   holds, returns, wants, forgiven = mine[2], 0, 0, 0
 end
 if number > mine[4] then mine[4] = number end
 
--- The rest of what it had is spent.
+-- The rest of its earlier tokens is spent.
 local left = out + taken - mine[2] + holds
 local rest = owed_at(now) + (taken - returns) * unit
 debt = debt + (taken - returns) * p
 if rest == 0 and left == 0 then
-  -- Nothing is owed: no other limit's units have to be kept.
+  -- Nothing is owed, so no other limit's units have to be kept.
   p, d, c, unit, is_beyond = price, drain, capacity, price, false
 end
 is_changed = is_changed or taken > 0 or mine[2] > holds
@@ -147,7 +146,7 @@ if forgiven > 0 then
   if rest < left * unit then rest = left * unit end
   if forgiven >= MOST then as_of, ahead = now, 0 end
   if is_beyond and rest / unit <= c / p then
-    -- It isn't any more: this limit's own units will do.
+    -- The debt is within this limit's capacity now, so its own units suffice.
     before, rest, unit, is_beyond = nil, ceil(rest / unit) * p, p, false
   end
   if not is_beyond and debt > rest then debt = rest end
@@ -187,7 +186,7 @@ if is_changed or is_written or mine[2] > 0 then
     -- It never drains, so it is never idle.
     call('SET', key, table.concat(values))
   else
-    -- What is out drains once it has run out.
+    -- Leased tokens drain after their lease has expired.
     local ends = latest - now + ahead + ceil(all / unit * p / d)
     call('SET', key, table.concat(values), 'PX', life(ends))
   end
@@ -196,11 +195,11 @@ end
 local needs = least > mine[2] and least - mine[2] or 1
 local over, wait = needs * p - (c - debt), 0
 if over > 0 then
-  -- Where nothing comes back by itself, someone may return some.
+  -- Where nothing drains, another node may return some.
   wait = drain == 0 and length or ahead + ceil(over / d)
 end
--- Time alone may bring none: first some of what others hold has to come back, or run out. They may return
--- it sooner than time brings any, and by then it is known; what they don't have takes its time all the same.
+-- Draining alone may not suffice: other nodes' tokens have to come back or expire first. They may be returned
+-- sooner, and the next query sees that. Whatever exceeds those tokens has to drain in any case.
 if soonest then
   local back = soonest - now
   local rest_of_it = over - others * p

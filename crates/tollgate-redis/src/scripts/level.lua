@@ -1,13 +1,13 @@
--- Levels (GCRA, token bucket, leaky bucket): what is owed, as of when, at how many units a token.
--- A microsecond drains `drain` units and a token costs `price`, both whole, so nothing is rounded.
+-- Levels (GCRA, token bucket, leaky bucket): the debt, its time, and the units in a token. A microsecond drains
+-- `drain` units and a token costs `price`, both whole, so nothing is rounded.
 --
--- What is kept is never cut to the limit that asks, as a larger one may have written it: another process,
--- another tier, the policy before. A limit judges by no more than its own capacity as of then, and an admission
--- keeps all that is owed. So no window sees more than the largest burst and the fastest rate of those that
--- were asked in it, and none waits for longer than its own bucket takes.
+-- The stored debt is never cut to the limit of a query, as a larger limit may have written it: another process,
+-- another tier, an earlier policy. A limit decides by no more than its own capacity as of that time, and an
+-- admission keeps the whole debt. So no window sees more than the largest burst and the fastest rate of the
+-- limits that were queried in it, and no request waits longer than its own bucket takes.
 --
--- A state: what is owed, as of when, units a token, what the one who wrote it drains, whether it has to be
--- written, how much of it is booked ahead, which counts for every limit, and whether the key isn't ours.
+-- A state: the debt, its time, the units in a token, the drain of the limit that wrote it, whether it has to be
+-- written, how much of it is reserved ahead (which counts for every limit), and whether the key isn't ours.
 
 local function save_level(key, state)
   local debt, as_of, booked = state[1], state[2], state[6]
@@ -37,7 +37,7 @@ local function read_level(key, price)
     elseif #raw == 32 then
       debt, as_of, was, booked = unpack('<dddd', raw)
     end
-    -- What isn't a number passes no comparison.
+    -- NaN fails every comparison.
     if debt and debt >= 0 and debt <= MOST and as_of >= 0 and as_of <= MOST
       and was > 0 and was <= MOST and booked >= 0 and booked <= debt then
       state = {debt, as_of, was, 0, false, booked}
@@ -50,9 +50,9 @@ local function read_level(key, price)
   return state
 end
 
--- The level as a limit sees it: what it judges by, how far ahead of now that is as of, all that is owed (nothing
--- if that is too much to tell), the limit's numbers in the units of these, and what is booked. One that was
--- charged just now is as it was judged before.
+-- The level as a limit sees it: the debt that it decides by, how far ahead of now that is, the whole debt (nil
+-- if that can't be expressed), the limit's numbers in the same units, and what is reserved. A state that was
+-- just charged needs no second adjustment to the clock.
 local function level_at(key, price, drain, capacity, is_charged)
   local state = states[key] or read_level(key, price)
   local all, ahead, booked = state[1], state[2] - now, state[6]
@@ -65,7 +65,7 @@ local function level_at(key, price, drain, capacity, is_charged)
   local debt = all
   if not all or all > c + booked then debt = c + booked end
   if ahead <= 0 then
-    -- A product beyond 2^53 is rounded, and beyond any debt.
+    -- A product beyond 2^53 is rounded, and is beyond any debt.
     local drained = -d * ahead
     debt = debt > drained and debt - drained or 0
     booked = booked > drained and booked - drained or 0
@@ -75,12 +75,12 @@ local function level_at(key, price, drain, capacity, is_charged)
     end
     ahead = 0
   elseif not is_charged and d * ahead + debt > c then
-    -- The clock is behind the one that this was written by. No wait is longer than a bucket's.
+    -- The clock is behind the one that wrote this. No wait is longer than a full bucket's.
     local is_far = d * ahead > c
     if debt < c then debt = c end
     if all and all < c then all = c end
     ahead = 0
-    -- If it won't catch up soon, this is written whatever comes of the question, and drains from here on.
+    -- If the clock won't catch up soon, the state is written whatever the decision, and drains from here on.
     if is_far then
       state[2], state[4] = now, d / p * state[3]
       if all then state[1], state[3], state[4], state[6] = all, p, d, booked end
@@ -90,7 +90,7 @@ local function level_at(key, price, drain, capacity, is_charged)
   return debt, ahead, all, p, d, c, booked
 end
 
--- How long until this cost passes: 0 if it does now, nothing if it never will.
+-- How long until this cost passes: 0 if it does now, nil if it never will.
 local function look_at_level(key, cost, price, drain, capacity)
   local debt, ahead, _, p, d, c = level_at(key, price, drain, capacity)
   local units = cost * p
@@ -108,7 +108,7 @@ local function charge_level(key, cost, _, price, drain, capacity)
   if all then
     state[1], state[3], state[4], state[6] = all + cost * p, p, d, over
   else
-    -- It stays in the units that it was written in.
+    -- The debt stays in the units that it was written in.
     local was = state[3]
     local drained = state[2] < now and at_most(d * (now - state[2]), p, was) or 0
     state[1] = (state[1] > drained and state[1] - drained or 0) + cost * was

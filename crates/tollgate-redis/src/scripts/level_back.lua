@@ -1,8 +1,8 @@
--- Levels among other kinds of limits; giving back to them, and raising them.
+-- Levels among other kinds of limits; refunds and raises.
 
 local level = {look = look_at_level, charge = charge_level, left = left_of_level}
 
--- Gives back a charge of `since`, less what may have drained of it: never more than if it had not been.
+-- Refunds a charge of `since`, less what may have drained of it: never more than if the charge had not been.
 function level.give_back(key, cost, since, price, drain, capacity)
   local _, ahead, all, p, d, _, booked = level_at(key, price, drain, capacity)
   local units, state = cost * p, states[key]
@@ -21,7 +21,8 @@ function level.give_back(key, cost, since, price, drain, capacity)
   mark(key, state)
 end
 
--- For how long a charge may be given back at most, in microseconds. What never drains is given back by who is still there.
+-- How long a charge can be refunded, in microseconds. A level that never drains has no such time; a day is
+-- assumed to suffice.
 function level.lasts(_, drain, capacity)
   return drain > 0 and ceil(capacity / drain) or 86400000000
 end
@@ -30,10 +31,10 @@ function level.gift(key, cost, price, drain, capacity)
   level.give_back(key, cost, now, price, drain, capacity)
 end
 
--- At least this is owed now, in the limit's own units.
+-- At least this much is owed now, in the limit's own units.
 function level.raise(key, _, units, price, drain, capacity)
   local _, ahead, all, p, d, _, booked = level_at(key, price, drain, capacity)
-  -- What is too much to tell is more.
+  -- A debt that can't be expressed is larger.
   if not all then return end
   units = units * (p / price)
   if units > MOST then units = MOST end

@@ -1,10 +1,10 @@
--- Sliding logs: a sorted set with one member for each instant with a hit, scored by its time. A member
--- is `sum:weight`: the sum of all weights up to it, so that what any stretch of the log weighs is a
--- difference of two, however long it is.
+-- Sliding logs: a sorted set with one member for each instant with a hit, scored by its time. A member is
+-- `sum:weight`: the sum of all weights up to it. So the weight of any part of the log is a difference of two
+-- sums, however long the part is.
 
 local log = {}
 
--- The sum and the weight of a member; nothing if it isn't ours.
+-- The sum and the weight of a member; nil if the member isn't ours.
 local function parsed(member)
   local sum, weight = string.match(member, '^(%d+):(%d+)$')
   if not sum or tonumber(sum) > MOST or tonumber(weight) > MOST then return nil end
@@ -15,13 +15,13 @@ local function add(key, at, sum, weight)
   call('ZADD', key, at, string.format('%.0f:%.0f', sum, weight))
 end
 
--- Lets the key live as long as its newest hit counts. The last hit that is taken out takes the key's life along,
--- so this follows whatever is written.
+-- Keeps the key as long as its newest hit counts. Removing the last member removes the key and its expiry, so
+-- this follows every write.
 local function keep_log(key, newest, length)
   call('PEXPIRE', key, life(newest + length - now))
 end
 
--- The newest hit and the oldest that counts: time, sum and weight of each; nothing if none counts.
+-- The newest hit and the oldest that counts: time, sum and weight of each; nil if none counts.
 local function hits(key, length)
   local newest = try('ZRANGE', key, -1, -1, 'WITHSCORES')
   if newest.err then
@@ -32,7 +32,7 @@ local function hits(key, length)
   if #newest == 0 then return nil end
   local at = tonumber(newest[2])
   local sum, weight = parsed(newest[1])
-  -- A time that isn't one would pass for one far ahead.
+  -- NaN would pass for a time far ahead.
   if not sum or not (at >= 0 and at <= MOST) then
     is_not_ours(key)
     return nil
@@ -48,7 +48,7 @@ local function hits(key, length)
   end
   local used, since = sum - first + first_weight, tonumber(oldest[2])
   if at > now + length then
-    -- The clock is behind the one that this was written by: all of it counts from now on.
+    -- The clock is behind the one that wrote this: all hits count from now on.
     call('DEL', key)
     add(key, now, used, used)
     keep_log(key, now, length)
@@ -65,7 +65,7 @@ function log.look(key, cost, limit, length)
   if cost > limit then return nil end
   if cost == 0 then return 0 end
   if not found or found.used + cost <= limit then return 0 end
-  -- Enough has run out once the hit whose sum is this, or the first after it, has.
+  -- There is enough room once the hit with this sum, or the first after it, has expired.
   local needed = found.first - found.first_weight + found.used + cost - limit
   if found.first >= needed then return found.oldest + length - now end
   local low = call('ZRANK', key, string.format('%.0f:%.0f', found.first, found.first_weight)) + 1
@@ -117,14 +117,14 @@ function log.left(key, limit, length)
   return remaining, reset
 end
 
--- At least so much is logged: the rest as of now.
+-- At least this much is logged: the difference as of now.
 function log.raise(key, weight, _, limit, length)
   local found = hits(key, length)
   local missing = weight - (found and found.used or 0)
   if missing > 0 then log.charge(key, missing, nil, limit, length) end
 end
 
--- Takes weight off the newest hits.
+-- Removes weight from the newest hits.
 local function strike(key, weight)
   while weight > 0 do
     local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
@@ -141,7 +141,7 @@ local function strike(key, weight)
   end
 end
 
--- Uncounts a hit where it was logged, if it still is. Those after it move down by as much.
+-- Removes a hit where it was logged, if it still is. The sums of later hits fall by as much.
 function log.give_back(key, cost, since, _, length)
   local found = hits(key, length)
   if not found then return end
@@ -164,7 +164,7 @@ function log.give_back(key, cost, since, _, length)
   keep_log(key, found.at, length)
 end
 
--- For how long a charge may be given back at most, in microseconds.
+-- How long a charge can be refunded, in microseconds.
 function log.lasts(_, length)
   return length
 end

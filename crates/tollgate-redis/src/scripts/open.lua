@@ -1,39 +1,39 @@
--- What every script begins with: the time, and what this call has read so far.
+-- The beginning of every script: the time, and what this call has read so far.
 --
--- ARGV[1]  the questions, one record each (see decide.lua)
+-- ARGV[1]  the queries, one record each (see decide.lua)
 -- ARGV[2]  the time in microseconds, or "" for this server's clock
--- ARGV[3…] names of slots' holders, in the order of the questions that need one
+-- ARGV[3…] names of permits' holders, in the order of the queries that need one
 --
--- All numbers are whole and below 2^53, where doubles are exact. A quotient of two such numbers is
--- rounded to the nearest double, and that never crosses a whole number: floor and ceil are exact.
+-- All numbers are whole and below 2^53, where doubles are exact. A quotient of two such numbers is rounded to
+-- the nearest double, and that never crosses a whole number: floor and ceil are exact.
 
 local pack, unpack = struct.pack, struct.unpack
 local floor, ceil, format = math.floor, math.ceil, string.format
 local call, try = redis.call, redis.pcall
 
 local now = tonumber(ARGV[2])
--- On a clock of the caller's, this server can't tell how fast time passes.
+-- With a caller's clock, this server can't know how fast that time passes.
 local shortest_life = 86400000
 if not now then
   local time = call('TIME')
   now, shortest_life = time[1] * 1000000 + time[2], 1
 end
 
--- By key, what is kept: read once, written once, however many questions of this call are about it.
+-- The state of each key: read once, written once, however many queries of this call are about it.
 local states, changed = {}, {}
--- Keys that hold what no script of ours has written, and how many: they are somebody else's, so nothing is
--- done to them, and who asks is told.
+-- Keys whose value no script of ours has written, and how many. They belong to another program, so nothing is
+-- done to them, and the reply reports them.
 local foreign, strange = {}, 0
 
 local function is_not_ours(key)
   if not foreign[key] then foreign[key], strange = true, strange + 1 end
 end
 
--- Numbers that are kept are from 0 to this.
+-- Stored numbers are from 0 to this.
 local MOST = 9007199254740992
 
--- What is kept under a key as `size` bytes, if that is what is there. A key that holds something else isn't
--- ours; any other error is for the caller to know, and nothing is decided.
+-- The value of a key, if it is `size` bytes. A key with another value isn't ours. Any other error is returned
+-- to the caller, and nothing is decided.
 local function kept(key, size)
   local raw = try('GET', key)
   if not raw then return nil end
@@ -46,16 +46,16 @@ local function kept(key, size)
   return nil
 end
 
--- How long a key lives, in milliseconds, if it is idle after so many microseconds. As text, which takes
--- less to make here than in the server.
+-- The expiry of a key that is idle after this many microseconds, in milliseconds. As text, which is cheaper to
+-- make here than in the server.
 local function life(micros)
   local millis = ceil(micros / 1000) + 1
   if millis < shortest_life then millis = shortest_life end
   return format('%d', millis)
 end
 
--- What the request that is looked at asks of each key so far, and with this: none is looked for among the
--- others, so that a call takes as long as it has questions.
+-- What the present request takes of each key so far, this query included. Looked up by key and not searched
+-- for, so a call's work is proportional to its queries.
 local asked = {}
 local function in_all(key, cost)
   if cost == 0 then return 0 end

@@ -1,12 +1,12 @@
--- Answers requests that ask about levels alone, as most do: the same as decide.lua, without what only
--- others need. A record is whether it is the request's last, the cost, and the level's three numbers.
+-- Answers requests with queries about levels alone, as most have: the same as decide.lua, without what only
+-- other kinds need. A record is whether it is the request's last, the cost, and the level's three numbers.
 
 local FORMAT = '<Bdddd'
 local questions = ARGV[1]
 local size, place, number = #questions, 1, 0
 local reply, told = {now, 0}, 2
 
--- Several questions of one request, from this place on.
+-- Several queries of one request, from this position on.
 local function answer_all(from)
   local first, start, passes, last = number, from, true, 0
   asked = {}
@@ -49,13 +49,13 @@ while place <= size do
   if last == 0 then
     place = answer_all(place)
   else
-    -- One question, as most requests are.
+    -- One query, as most requests have.
     number, place = number + 1, after
     local key = KEYS[number]
     local state = states[key] or read_level(key, price)
     local debt, ahead = state[1], state[2] - now
     if debt > capacity or state[3] ~= price or ahead > 0 or state[6] > 0 or state[7] then
-      -- Another limit wrote it, or another clock, or somebody else, or something is booked.
+      -- Another limit, another clock or another program wrote it, or something is reserved ahead.
       local wait = look_at_level(key, cost, price, drain, capacity)
       local outcome = state[7] and 4 or wait == 0 and 1 or wait and 0 or 2
       local is_charged = wait == 0 and cost > 0
@@ -63,7 +63,7 @@ while place <= size do
       local remaining, reset = left_of_level(key, price, drain, capacity, nil, nil, is_charged)
       reply[told + 1], reply[told + 2], reply[told + 3], reply[told + 4] = outcome, remaining, wait or -1, reset
     else
-      -- What look_at_level, charge_level and left_of_level say, without asking thrice.
+      -- The same as look_at_level, charge_level and left_of_level, in one step.
       debt = debt + drain * ahead
       if debt < 0 then debt = 0 end
       local units = cost * price
@@ -89,7 +89,7 @@ while place <= size do
   end
 end
 
--- What has changed is written once.
+-- Each changed key is written once.
 for i = 1, #changed do
   save_level(changed[i], states[changed[i]])
 end

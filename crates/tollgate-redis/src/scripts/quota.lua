@@ -1,5 +1,5 @@
--- Quotas: lots, each an amount and the time when it counts no more. A calendar quota has one; a rolling
--- one has a lot for each of 60 parts of its period. The key's time never goes back.
+-- Quotas: lots, each an amount and the time when it expires. A calendar quota has one lot; a rolling one has a
+-- lot for each of 60 parts of its period. The key's time never goes back.
 
 local function save_quota(key, state)
   if #state == 0 then
@@ -14,9 +14,9 @@ local function save_quota(key, state)
   call('SET', key, table.concat(parts), 'PX', life((state[#state] or {now})[1] - now))
 end
 
--- The lots that a value says, if it is one.
+-- The lots of a stored value; nil if it isn't ours.
 local function read_lots(raw)
-  -- There is a lot at least: who writes has something to count.
+  -- A value has at least one lot: only counts that matter are written.
   if #raw < 24 or #raw % 16 ~= 8 then return nil end
   local state = {latest = unpack('<d', raw)}
   local is_sound = state.latest >= 0 and state.latest <= MOST
@@ -28,7 +28,7 @@ local function read_lots(raw)
   return is_sound and state or nil
 end
 
--- What is kept, with nothing left out.
+-- The stored state, with expired lots.
 local function lots(key)
   local state = states[key]
   if not state then
@@ -49,20 +49,20 @@ local function used(state)
   return sum
 end
 
--- A quota by parts of time: `part(at, …)` says when what is charged at a time counts no more, or
--- nothing if the caller hasn't told of that time. `furthest` is as far ahead of now as the key's time may be:
--- nothing if the caller takes another period for this one, and has to be told first.
+-- A quota by parts of time: `part(at, …)` is when a charge of that time expires, or nil if the query's
+-- boundaries don't contain that time. `furthest` is how far ahead of now the key's time may be; nil if the
+-- query's calendar doesn't contain now, so that the caller has to send another.
 local function quota_of(part, furthest)
   local quota = {}
 
-  -- What counts at the key's time, that time, and when what is charged then counts no more: nothing if the
-  -- caller hasn't told of it, or of now.
+  -- The amount that counts at the key's time, that time, and when a charge then expires; nil if the query's
+  -- boundaries don't contain it, or now.
   local function counted(key, a, b, c, d)
     local state, till, far = lots(key), part(now, a, b, c, d), furthest(a, b, c, d)
     if far and state.latest > now
       and (state.latest > now + far or not part(state.latest, a, b, c, d)) then
-      -- The clock is behind the one that this was written by, and further than can be told: what was counted
-      -- counts as if it were charged now.
+      -- The clock is behind the one that wrote this, by more than can be expressed: the amount counts as if it
+      -- were charged now.
       state.latest = now
       for i = 1, #state do
         if state[i][1] > till then state[i][1] = till end
@@ -103,7 +103,7 @@ local function quota_of(part, furthest)
     write(key, state, save_quota)
   end
 
-  -- At least so much is used.
+  -- At least this much is used.
   function quota.raise(key, amount, _, limit, a, b, c, d)
     local state, _, till = counted(key, a, b, c, d)
     if not till then return false end
@@ -145,7 +145,7 @@ local function quota_of(part, furthest)
   return quota
 end
 
--- Between four boundaries that the caller has worked out: of the period before, this one and the next.
+-- Between four boundaries that the caller has computed: of the period before, this one and the next.
 local calendar = quota_of(function(at, a, b, c, d)
   if at < a or at >= d then return nil end
   return at < b and b or at < c and c or d
@@ -153,8 +153,8 @@ end, function(_, b, c)
   return now >= b and now < c and c - b or nil
 end)
 
--- For how long a charge may be given back at most, in microseconds: until the end of the next period, which it may be
--- charged to if the key's time is ahead.
+-- How long a charge can be refunded, in microseconds: until the end of the next period, to which it may be
+-- charged if the key's time is ahead.
 function calendar.lasts(_, _, _, _, after)
   return after > now and after - now or 1
 end

@@ -1,10 +1,10 @@
--- Slots: a sorted set of who holds one, scored by when that runs out unless it is renewed. A member is the
--- holder's name, which of its slots, and for how long it holds on each time.
+-- Permits: a sorted set of their holders, scored by when each permit expires without a renewal. A member is the
+-- holder's name, the number of its permit, and the duration of each renewal.
 
 local slots = {}
 local holder_place = 2
 
--- Every question about slots has a holder, whether it needs one or not.
+-- Every query about permits has a holder, whether it needs one or not.
 local function next_holder()
   holder_place = holder_place + 1
   return ARGV[holder_place]
@@ -14,13 +14,13 @@ local function member(holder, number, length)
   return format('%s/%d/%.0f', holder, number, length)
 end
 
--- Lets the key live as long as the slot that runs out last.
+-- Keeps the key as long as the permit that expires last.
 local function keep(key)
   local last = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
   call('PEXPIRE', key, life(tonumber(last) - now))
 end
 
--- The clock may be behind the one that slots were written by: they last no longer than if they were taken now.
+-- The clock may be behind the one that wrote the permits: they last no longer than if they were taken now.
 local function shorten(key, length)
   local later = call('ZRANGEBYSCORE', key, format('(%.0f', now + length), '+inf', 'WITHSCORES')
   local is_shorter = false
@@ -40,7 +40,8 @@ local function is_holder(member, score)
   return string.find(member, '/%d+/%d+$') and score > -math.huge and score < math.huge
 end
 
--- How many are held. A set of others is told by its first and its last, however many are between.
+-- How many permits are held. Another program's set is recognized by its first and its last member, however many
+-- are between.
 local function in_use(key, length)
   local last = try('ZRANGE', key, -1, -1, 'WITHSCORES')
   if last.err then
@@ -56,8 +57,8 @@ local function in_use(key, length)
   return count
 end
 
--- What a command says of a member; nothing if the key holds something else. Any other error is for the
--- caller to know.
+-- The reply of a command about a member; nil if the key has another type. Any other error is returned to the
+-- caller.
 local function ask(command, key, name)
   local said = try(command, key, name)
   if type(said) ~= 'table' then return said end
@@ -70,8 +71,8 @@ local function is_held(key, name)
   return till and tonumber(till) > now
 end
 
--- A slot that is in use is free again when its holder says so: there is no time to tell. One who asks
--- again, for want of an answer, may have his already.
+-- A permit in use is free again when its holder releases it, so no time can be reported. A holder that repeats
+-- a query without a reply may have its permit already.
 function slots.look(key, cost, limit, length, _, _, _, holder)
   local others = in_use(key, length)
   if cost > limit then return nil end
@@ -98,8 +99,8 @@ function slots.left(key, limit, length)
   return remaining, 0
 end
 
--- Holds on for as long again. A slot that has run out, or was forgotten, is taken again if one is free. Says
--- how many are held.
+-- Renews permits. One that has expired, or was lost, is taken again if there is room. Returns how many are
+-- held.
 function slots.renew(key, cost, holder, limit, length)
   local held = 0
   for number = 1, cost do
@@ -121,5 +122,5 @@ function slots.release(key, cost, holder, _, length)
   end
 end
 
--- Slots are held, not used up: there is nothing to raise.
+-- Permits are held, not used up: there is nothing to raise.
 function slots.raise() end

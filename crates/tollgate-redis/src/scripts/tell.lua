@@ -1,4 +1,4 @@
--- The reply: the time, how many keys aren't ours, and four numbers for each question.
+-- The reply: the time, how many keys aren't ours, and four numbers for each query.
 
 local reply, told = {now, 0}, 2
 
@@ -8,7 +8,7 @@ local function say(key, outcome, remaining, wait, reset)
   told = told + 4
 end
 
--- What a limit says of a cost that would first pass after this wait.
+-- The reply about a cost that would first pass after this wait.
 local function tell(key, wait, busy, remaining, reset)
   if wait == nil then
     say(key, 2, remaining, -1, reset)

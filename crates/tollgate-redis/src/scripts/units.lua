@@ -1,25 +1,25 @@
--- Limits of one key may differ in how many units a token is of.
+-- Limits of one key may differ in how many units a token has.
 
--- Units of one price in those of another: no more than it is, and less than three fewer.
+-- Converts units of one price to those of another, rounded down by less than three.
 local function at_most(units, from, to)
   if units > MOST then units = MOST end
   local tokens = floor(units / from)
-  -- Two quotients are rounded, and the sum may lie beyond a whole number.
+  -- Two quotients are rounded, and their sum may cross a whole number.
   local part = floor((units - tokens * from) / from * to) - 1
   return tokens * to + (part > 0 and part or 0)
 end
 
--- What is owed and the numbers of a limit, in units that both are whole in: nothing is granted or lost by changing
--- between limits, however often.
+-- The debt and the numbers of a limit, in units in which both are whole: changing between limits grants or
+-- loses nothing, however often.
 --
--- Where such units would pass 2^53, they are the limit's own, and what is owed is rounded up by at most three:
--- no more than the limit drains in three microseconds. If even those would, what is owed is beyond the limit's
--- capacity, and nothing is said instead of it.
+-- Where such units would exceed 2^53, they are the limit's own, and the debt is rounded up by at most three: no
+-- more than the limit drains in three microseconds. If even those would, the debt is beyond the limit's
+-- capacity, and the result is nil.
 local function in_common(debt, was, price, drain, capacity)
   local shared, rest = price, was % price
   while rest > 0 do shared, rest = rest, shared % rest end
   local up, down = price / shared, was / shared
-  -- A product that passes 2^53 is no less than that, however it is rounded.
+  -- A product beyond 2^53 is no less than that, however it is rounded.
   if debt * up < MOST and capacity * down < MOST then
     return debt * up, price * down, drain * down, capacity * down, up
   end

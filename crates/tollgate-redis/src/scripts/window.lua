@@ -1,9 +1,9 @@
--- Fixed windows: how many passed since the window began. They begin at `phase` and whole windows
--- after it, or at the first hit if that is negative.
+-- Fixed windows: the count since the window began. Windows begin at `phase` and multiples of their length after
+-- it, or at the first hit if that is negative.
 
 local window = {}
 
--- When the window ends: one that began before the first boundary was cut off by the origin.
+-- When the window ends. A window that began before the first boundary is cut off by the origin.
 local function window_end(state, length, phase)
   if state[1] < phase then return phase end
   return state[1] + length
@@ -18,7 +18,7 @@ local function aligned(length, phase)
   return now - (now - phase) % length
 end
 
--- The window that is open now. A time before it counts in it.
+-- The present window. A time before it counts in it.
 local function open_window(key, length, phase)
   local state = states[key]
   if not state then
@@ -36,7 +36,7 @@ local function open_window(key, length, phase)
   end
   local start, count = state[1], state[2]
   if start > now + length then
-    -- The clock is behind the one that this was written by: what was counted counts in this window.
+    -- The clock is behind the one that wrote this: the count becomes this window's.
     start = phase < 0 and now or aligned(length, phase)
     write(key, state, save_window)
   elseif count == 0 or now >= window_end(state, length, phase) then
@@ -72,7 +72,7 @@ function window.left(key, limit, length, phase)
   return remaining, state[3] - now
 end
 
--- At least so many passed in the window that is open.
+-- At least this many passed in the present window.
 function window.raise(key, count, _, _, length, phase)
   local state = open_window(key, length, phase)
   if count <= state[2] then return end
@@ -86,13 +86,13 @@ local function uncount(key, state, cost)
   write(key, state, save_window)
 end
 
--- What was counted in a window that is over stays there.
+-- A charge of an earlier window isn't refunded to this one.
 function window.give_back(key, cost, since, _, length, phase)
   local state = open_window(key, length, phase)
   if since >= state[1] then uncount(key, state, cost) end
 end
 
--- For how long a charge may be given back at most, in microseconds.
+-- How long a charge can be refunded, in microseconds.
 function window.lasts(_, length)
   return length
 end

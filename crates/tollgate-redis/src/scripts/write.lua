@@ -1,4 +1,4 @@
--- Remembers that a key has to be written.
+-- Marks a key as changed, to be written at the end.
 local function write(key, state, save)
   if foreign[key] then return end
   if not state.save then

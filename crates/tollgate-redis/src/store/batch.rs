@@ -1,4 +1,4 @@
-//! Requests that go together: the call that they make, and who is told what came of it.
+//! Batches: requests that share a call, and the delivery of its replies.
 
 use ::redis::Cmd;
 
@@ -8,16 +8,16 @@ use crate::script::{self, ScriptParts};
 
 use super::request::{CallReply, QueuedCall, StoreCall};
 
-/// Requests that go together.
+/// Requests that share a call.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) lane: u16,
-    /// How often it has followed its keys to another node.
+    /// How often the batch was redirected to another node.
     pub(super) hops: u8,
     pub(super) requests: Vec<QueuedCall>,
 }
 
-/// How a script is called: by its name, which the store may have to be told first, or with its text.
+/// How a script is called: by its SHA-1, which the store may not know yet, or with its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScriptReference {
     Name,
@@ -25,7 +25,7 @@ pub(super) enum ScriptReference {
 }
 
 impl Batch {
-    /// The command that asks it.
+    /// The command of the call.
     pub(super) fn command(&self, by: ScriptReference) -> Cmd {
         let (mut needs, mut script) = (ScriptParts::default(), None);
         for request in &self.requests {
@@ -37,7 +37,7 @@ impl Batch {
             }
         }
         let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
-        // The keys that tell when a counter was reset, in the order of the questions that are about that.
+        // The keys with times of resets, in the order of the queries that need them.
         let mut generations = Vec::new();
         for request in &self.requests {
             let questions = match &request.job {
@@ -54,12 +54,12 @@ impl Batch {
                 keys.push(&*question.key);
                 generations.extend(question.generation_key());
                 if question.params.kind == StoreKind::Concurrency {
-                    // Whatever is asked of slots: the script reads one holder for each such question.
+                    // The script reads one holder for each query about permits, whatever the operation.
                     holders.push(question.holder.as_deref().unwrap_or_default());
                 }
             }
         }
-        // All of a call have the same.
+        // All requests of a call have the same time.
         let time = self.requests.first().and_then(|request| request.at);
         let script = script.unwrap_or_else(|| needs.script());
         let (name, body) = match by {
@@ -73,7 +73,7 @@ impl Batch {
         command.arg(holders).take()
     }
 
-    /// Leaves out requests that were given up.
+    /// Drops requests that were cancelled.
     pub(super) fn drop_abandoned(&mut self) {
         self.requests.retain(|request| !request.reply.is_closed());
     }
@@ -82,12 +82,13 @@ impl Batch {
         self.requests.is_empty()
     }
 
-    /// How many questions it asks.
+    /// The number of queries.
     pub(crate) fn len(&self) -> usize {
         self.requests.iter().map(|request| request.job.len()).sum()
     }
 
-    /// Tells all what came. Returns how many keys hold what no limiter wrote: requests about one are told so.
+    /// Delivers the replies. Returns how many keys have a value that no limiter wrote: requests about such a
+    /// key get an error.
     pub(crate) fn deliver(self, numbers: Vec<i64>) -> Result<u64, StoreError> {
         let expected = self
             .requests
@@ -120,17 +121,16 @@ impl Batch {
         Ok(strange)
     }
 
-    /// Tells all that it failed.
+    /// Delivers an error to all requests.
     pub(crate) fn fail_all(self, error: &StoreError) {
         for request in self.requests {
             let _ = request.reply.send(Err(error.clone()));
         }
     }
 
-    /// Those that may be sent once more, after the others were told that it failed.
+    /// Takes the requests that can be sent once more, and delivers the error to the others.
     ///
-    /// A call that was carried out before the connection broke is charged twice then, which grants
-    /// nothing.
+    /// A call that was executed before the connection broke is charged twice then. That grants nothing.
     pub(crate) fn take_retryable(self, error: &StoreError) -> Vec<QueuedCall> {
         let may = |request: &QueuedCall| {
             !request.is_retry && request.job.is_repeatable() && !request.reply.is_closed()

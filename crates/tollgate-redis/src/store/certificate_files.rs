@@ -1,4 +1,5 @@
-//! Certificates from files, which are read anew for each connection: they are renewed while a process runs.
+//! Certificates from files, which are read again for each connection, because they are renewed while a process
+//! runs.
 
 #[cfg(feature = "tls")]
 use std::path::Path;
@@ -11,13 +12,13 @@ use ::redis::{ClientTlsConfig, ErrorKind};
 use crate::address::Address;
 use crate::lock::lock;
 
-/// What is in the files; nothing without TLS.
+/// The contents of the files; `None` without TLS.
 #[cfg(feature = "tls")]
 pub(super) type LoadedCertificates = ::redis::TlsCertificates;
 #[cfg(not(feature = "tls"))]
 pub(super) type LoadedCertificates = ();
 
-/// The files of an address, and what they held when they could last be read.
+/// The files of an address, with their contents when they could last be read.
 pub(super) struct CertificateFiles(Mutex<LoadedCertificates>);
 
 impl CertificateFiles {
@@ -30,7 +31,7 @@ impl CertificateFiles {
         lock(&self.0).clone()
     }
 
-    /// Reads them again. Someone may be about to write them: then they are as they were.
+    /// Reads the files again. If that fails, as when they are being written, their former contents stay.
     pub(super) async fn reload(&self, address: &Address) -> LoadedCertificates {
         if address.tls.is_some() {
             let address = address.clone();
@@ -46,7 +47,7 @@ impl CertificateFiles {
 
 #[cfg(feature = "tls")]
 fn load_certificates(address: &Address) -> Result<LoadedCertificates, RedisError> {
-    // Someone else may have chosen before.
+    // The program may have installed a provider before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let files = address.tls.clone().unwrap_or_default();
     let read = |path: &Path| {

@@ -1,4 +1,5 @@
-//! How far the store's clock is from this machine's: its clock decides, so one that is wrong is worth knowing.
+//! The difference between the store's clock and this machine's. The store's clock decides, so an error in it
+//! should be visible.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,22 +15,22 @@ use super::peer::PeerId;
 use super::shared_state::DriverState;
 use crate::lock::lock;
 
-/// Between two looks at a node's clock.
+/// The time between two measurements of a node's clock.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// By node, how many microseconds its clock is ahead of this machine's.
+/// For each node, how many microseconds its clock is ahead of this machine's.
 #[derive(Debug, Default)]
 pub(crate) struct ClockSkew(Mutex<BTreeMap<PeerId, i64>>);
 
 impl ClockSkew {
-    /// That of the node which is farthest off; none if no clock is known.
+    /// The largest difference of any node; `None` if no clock is known.
     pub(crate) fn max_offset(&self) -> Option<i64> {
         let nodes = lock(&self.0);
         nodes.values().copied().max_by_key(|micros| micros.abs())
     }
 }
 
-/// Looks at the clock of a node from time to time, until its connection ends. In a simulated world nobody asks.
+/// Measures a node's clock periodically, until its connection ends. In a simulated world nothing is measured.
 pub(super) fn watch_clock<T: Send + Sync + 'static>(
     peer: PeerId,
     link: StoreConnection,
@@ -54,25 +55,25 @@ pub(super) fn watch_clock<T: Send + Sync + 'static>(
     shared.host.spawn(async move {
         tokio::select! {
             () = look => {}
-            // Nobody says when the connection is dropped.
+            // The channel closes when the connection is dropped.
             _ = ended.changed() => {}
         }
         lock(&own.stats.skew.0).remove(&peer);
     });
 }
 
-/// How many microseconds the clock at the other end is ahead; none if it doesn't tell.
+/// How many microseconds the node's clock is ahead; `None` if it doesn't answer.
 async fn measure_offset(link: &mut StoreConnection, shared: &DriverState) -> Option<i64> {
     let wall = shared.host.wall();
     let before = wall.now().as_nanos();
     let reply = link.send(&::redis::cmd("TIME")).await.ok()?;
     let after = wall.now().as_nanos();
-    // It was asked half-way.
+    // The node read its clock about half-way.
     let here = i64::try_from((before / 2 + after / 2) / 1_000).ok()?;
     parse_time(&reply).map(|there| there - here)
 }
 
-/// The time that `CACHED_TIME` told: seconds, and microseconds of the second.
+/// The reply to `TIME`: seconds, and microseconds of the second.
 fn parse_time(reply: &Value) -> Option<i64> {
     let (seconds, micros): (i64, i64) = ::redis::from_redis_value_ref(reply).ok()?;
     seconds.checked_mul(1_000_000)?.checked_add(micros)

@@ -1,4 +1,4 @@
-//! How connections are made: to one server, to the master that sentinels know, to a node of a cluster.
+//! Connections: to one server, to the master behind sentinels, to a node of a cluster.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use super::certificate_files::{CertificateFiles, LoadedCertificates};
 use super::link::StoreConnection;
 use super::{error_reason, tls_probe};
 
-/// Without an answer for so long, a connection is given up; or for as long as decisions wait.
+/// A connection without a reply for this long is closed; or for as long as decisions wait, if that is longer.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a connection may take to come up.
+/// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Makes connections.
@@ -29,23 +29,23 @@ pub(crate) struct Connector {
     address: Address,
     files: CertificateFiles,
     response_timeout: Duration,
-    /// Whether there was a connection: what is spoken at the other side is known then.
+    /// Whether there was a connection: then TLS and the protocol are known to match.
     has_connected: AtomicBool,
 }
 
 enum Target {
     Server(ConnectionAddr),
-    // The client remembers which sentinel answered. None after a connection that failed, if its certificates may be
-    // others by now.
+    // The client remembers which sentinel answered. `None` after a failed connection if the certificates may
+    // have changed.
     Sentinel(Box<tokio::sync::Mutex<Option<SentinelClient>>>),
-    /// To each of its nodes.
+    /// To each node of the cluster.
     Cluster(Vec<Node>),
     #[cfg(feature = "simulation")]
     World(std::sync::Arc<dyn crate::simulation::World>),
 }
 
 impl Connector {
-    /// Makes connections for decisions that wait for this long.
+    /// A connector for decisions with this timeout.
     pub(crate) fn new(
         address: &Address,
         timeout: Duration,
@@ -64,7 +64,7 @@ impl Connector {
         })
     }
 
-    /// Whether keys of different slots may be on different nodes.
+    /// Whether keys of different hash slots may be on different nodes.
     pub(crate) fn is_cluster(&self) -> bool {
         match &self.to {
             Target::Cluster(_) => true,
@@ -74,7 +74,7 @@ impl Connector {
         }
     }
 
-    /// The nodes of a cluster that its address names; none if one connection leads to all there is.
+    /// The nodes of a cluster that its address names; `None` if there is a single connection.
     pub(super) fn seeds(&self) -> Option<&[Node]> {
         match &self.to {
             Target::Cluster(nodes) => Some(nodes),
@@ -82,7 +82,7 @@ impl Connector {
         }
     }
 
-    /// Connects, in bounded time: to this node of a cluster, or to all there is.
+    /// Connects within a bounded time: to this node of a cluster, or to the only server.
     pub(super) async fn connect(&self, to: Option<&Node>) -> Result<StoreConnection, StoreError> {
         // Sentinels are tried one after the other.
         let connected =
@@ -170,8 +170,8 @@ impl Connector {
         }
     }
 
-    /// The connection, unless it wants a password that it wasn't given: it says so only when it is asked
-    /// something.
+    /// The connection, unless the server needs a password that wasn't given: it reports that only for a
+    /// command.
     async fn check_login(
         &self,
         connection: MultiplexedConnection,
@@ -184,7 +184,7 @@ impl Connector {
         match greeting.map_err(|error| error_reason::store_error(&error)) {
             Err(error @ StoreError::Unreachable { .. }) => Err(error),
             Err(error) if error.kind() == FailureKind::Auth => Err(error),
-            // Any other error is told to the requests that meet it.
+            // Any other error is reported to the requests that meet it.
             _ => Ok(link),
         }
     }
@@ -199,7 +199,7 @@ impl Target {
         #[cfg(not(feature = "simulation"))]
         let _ = host;
         let server = |addr: ConnectionAddr| {
-            // What can't be used is told now.
+            // An unusable address is reported now.
             redis_client(addr.clone(), address, files)?;
             Ok(Self::Server(addr))
         };
@@ -220,7 +220,8 @@ impl Target {
     }
 }
 
-/// Why there is no connection to a master: whether the sentinels refused, who have a login of their own, or it.
+/// Why there is no connection to a master: the sentinels, which have a login of their own, rejected it, or the
+/// master did.
 async fn attribute_rejection(client: &mut SentinelClient, error: &RedisError) -> StoreError {
     let told = error_reason::store_error(error);
     let is_refused = |kind| matches!(kind, FailureKind::Auth | FailureKind::NoPermission);
@@ -234,7 +235,7 @@ async fn attribute_rejection(client: &mut SentinelClient, error: &RedisError) ->
     }
 }
 
-/// What sentinels answer when they are asked for masters and none can be used.
+/// The error of the sentinels, when none of them knows a usable master.
 async fn query_sentinels(client: &mut SentinelClient) -> Result<(), RedisError> {
     let sentinel = client.async_get_sentinel_client().await?;
     let mut connection = sentinel.get_multiplexed_async_connection().await?;
@@ -242,10 +243,10 @@ async fn query_sentinels(client: &mut SentinelClient) -> Result<(), RedisError> 
     masters.query_async(&mut connection).await
 }
 
-/// Why nothing can be reached by an address, whatever is there.
+/// The error of an address that can't be used with any server.
 fn unusable_address(address: &Address, error: &RedisError) -> StoreError {
     match address.tls {
-        // Files that can't be read, or hold no certificate.
+        // Files that can't be read, or have no certificate.
         Some(_) => StoreError::unreachable(FailureKind::Tls, error.to_string()),
         None => error_reason::store_error(error),
     }

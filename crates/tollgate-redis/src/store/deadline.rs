@@ -1,7 +1,7 @@
-//! How long an answer is waited for: so long as this process could run.
+//! The deadline of a request: only time in which this process could run counts.
 //!
-//! A process that was stopped, throttled or crowded out finds its timers over before it has looked at what came.
-//! That time isn't held against the store, and whatever is there when time is up is taken.
+//! A process that was suspended, throttled or starved finds its timers expired before it has read what arrived.
+//! That time doesn't count against the store, and replies that are there at the deadline are still taken.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,25 +14,26 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::shared_state::DriverState;
 use crate::error::StoreError;
 
-/// The wait is looked at so many times.
+/// How many timers a wait is divided into.
 const TIMER_CHECKS: u32 = 4;
-/// A timer that is late by no more was on time: it ticks once a millisecond, and its thread has other work.
+/// A timer that is late by no more counts as punctual: timers tick once a millisecond, and their thread has
+/// other work.
 const TIMER_TOLERANCE: Duration = Duration::from_millis(2);
-/// How often other tasks get a turn before time is up: the socket is read, the reply taken from the
-/// connection, told to the driver, and by the driver to the request.
+/// How often other tasks run before the deadline counts: to read the socket, take the reply from the
+/// connection, deliver it to the driver, and by the driver to the request.
 const FINAL_YIELDS: usize = 4;
-/// The longest wait: 30 years, which every clock can count.
+/// The longest wait: 30 years, which every clock can represent.
 const MAX_WAIT: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// How long one decision waits, whatever it asks and how many.
+/// The deadline of one decision, for all of its queries together.
 #[derive(Debug)]
-#[debug("Patience({timeout:?})")]
+#[debug("RequestDeadline({timeout:?})")]
 pub(crate) struct RequestDeadline {
     shared: Arc<DriverState>,
     timeout: Duration,
-    /// When time is up; none before the first wait.
+    /// The deadline; `None` before the first wait.
     deadline: Option<Instant>,
-    /// When the wait that was answered last should have been looked at.
+    /// When the latest answered wait should have been polled.
     last_check_due: Option<Instant>,
 }
 
@@ -46,8 +47,8 @@ impl RequestDeadline {
         }
     }
 
-    /// Waits for what is asked of the store, which isn't begun where there is no runtime. One without timers can't be told
-    /// from one with, but by a panic.
+    /// Waits for a query's result. Without a runtime the query isn't begun. A runtime without timers can't be
+    /// recognized except by a panic.
     pub(crate) async fn wait<T>(
         &mut self,
         what: impl Future<Output = Result<T, StoreError>>,
@@ -57,7 +58,7 @@ impl RequestDeadline {
         let mut until = self
             .deadline
             .unwrap_or_else(|| instant_after(now, self.timeout));
-        // One that was answered late: the next question of the decision has as long.
+        // If the previous reply was taken late, the next query of the decision gets that time back.
         if let Some(look) = self.last_check_due.take() {
             until += timer_delay(now, look);
         }
@@ -76,8 +77,8 @@ impl RequestDeadline {
             }
         }
         self.deadline = Some(until);
-        // What is there already wins, although it hasn't been looked at yet. The runtime that looks may be
-        // another than this one, and be starved alone.
+        // A reply that has arrived wins, even if it wasn't polled yet. The yields run on the client's runtime,
+        // which may be starved while this one isn't.
         let turns = self.shared.host.spawn(async {
             for _ in 0..FINAL_YIELDS {
                 tokio::task::yield_now().await;
@@ -91,18 +92,18 @@ impl RequestDeadline {
     }
 }
 
-/// A timer can be made only within a runtime, and each poll may be in another one.
+/// Timers exist only within a runtime, and each poll may be in another one.
 fn check_runtime() -> Result<(), StoreError> {
     let runtime = Handle::try_current();
     runtime.map(drop).map_err(|_| StoreError::NoRuntime)
 }
 
-/// So long from then, or as far off as a timer goes: `Duration::MAX` is to wait for as long as it takes.
+/// A time this long after `now`, at most `MAX_WAIT`: `Duration::MAX` waits without an end.
 fn instant_after(now: Instant, wait: Duration) -> Instant {
     now + wait.min(MAX_WAIT)
 }
 
-/// By how much a look came too late.
+/// How late a timer fired.
 fn timer_delay(now: Instant, look: Instant) -> Duration {
     let late = now.saturating_duration_since(look);
     if late > TIMER_TOLERANCE {
@@ -152,7 +153,7 @@ mod tests {
         let mut patience = patience();
         let waiting = tokio::spawn(async move { patience.wait(answer(told)).await });
         tokio::task::yield_now().await;
-        // All at once, as for a process that was stopped: nothing ran meanwhile.
+        // In one step, as for a suspended process: nothing ran in between.
         tokio::time::advance(10 * TIMEOUT).await;
         // Then it takes half of its time.
         tokio::time::sleep(TIMEOUT / 2).await;
@@ -170,7 +171,7 @@ mod tests {
             patience.wait(answer(next)).await
         });
         tokio::task::yield_now().await;
-        // The first answer is there when it runs again, and then the next question is asked.
+        // The first reply is there when the process runs again, and then the next query is sent.
         tell.send(7).unwrap();
         tokio::time::advance(10 * TIMEOUT).await;
         tokio::time::sleep(TIMEOUT / 2).await;
@@ -182,7 +183,7 @@ mod tests {
     async fn a_reply_that_is_there_when_time_is_up_wins() {
         let (tell, told) = oneshot::channel();
         let mut patience = patience();
-        // It has come, and passes through others' hands at the very moment.
+        // The reply has arrived, and passes through other tasks at this moment.
         let at = Instant::now() + TIMEOUT;
         tokio::spawn(async move {
             tokio::time::sleep_until(at).await;

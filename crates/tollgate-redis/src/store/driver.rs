@@ -1,4 +1,4 @@
-//! The task that keeps the connections and sends what waits: each question to the node that has its key.
+//! The driver: the task that keeps the connections and sends queued requests to the nodes that have their keys.
 
 mod slot_refresh;
 
@@ -25,26 +25,26 @@ use crate::error::{FailureKind, StoreError};
 
 use slot_refresh::SlotRefresh;
 
-/// How often a call follows its keys from node to node.
+/// How often a call follows redirections.
 const MAX_REDIRECTS: u8 = 5;
-/// After the second of them, and between attempts at keys that are half here and half there.
+/// The pause before each redirection after the second, and between attempts at keys that are being migrated.
 const MIGRATION_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Which node has which key.
 enum SlotMap {
-    /// One has them all.
+    /// One server has all keys.
     Single,
-    /// It isn't known yet, or why it can't be found out.
+    /// Not known yet, or why it can't be found out.
     Unknown(Option<StoreError>),
-    /// By slot.
+    /// The node of each hash slot.
     Slots(Box<[Option<PeerId>]>),
 }
 
-/// What came of a call.
+/// The result of a call.
 struct FinishedCall {
     batch: Batch,
     peer: PeerId,
-    /// By which of its connections.
+    /// The number of the peer's connection.
     link: u64,
     result: Result<Vec<i64>, CallFailure>,
 }
@@ -57,13 +57,13 @@ pub(crate) struct Driver {
     peers: BTreeMap<PeerId, Peer>,
     next_peer: PeerId,
     map: SlotMap,
-    /// Calls that wait until it is known which node has which key.
+    /// Calls that wait until the hash slots are known.
     parked: Vec<Batch>,
     calls: FuturesUnordered<Task<FinishedCall>>,
     connecting: FuturesUnordered<Task<(PeerId, Result<StoreConnection, StoreError>)>>,
     slot_query: Option<Task<SlotReply>>,
     slot_refresh: SlotRefresh,
-    /// Whether a connection may have to be made, or slots asked for; and from when on in any case.
+    /// Whether a connection may be needed, or the hash slots; `wake_at` is when to check in any case.
     needs_mending: bool,
     wake_at: Option<Instant>,
 }
@@ -107,8 +107,8 @@ impl Driver {
             }
             self.reconnect_due_peers();
             let wake = self.wake_at;
-            // In this order, so that a simulated run is repeatable. None can keep another from its turn: what comes
-            // rarely is looked at first, and what is due or may be sent is seen to above, before each.
+            // The fixed order makes a simulated run repeatable. No branch can starve another: the rare ones
+            // come first, and everything that is due or can be sent is handled above, before each round.
             tokio::select! {
                 biased;
                 Some((peer, link)) = self.connecting.next(), if !self.connecting.is_empty() => {
@@ -133,7 +133,7 @@ impl Driver {
         id
     }
 
-    /// The peer that is this node.
+    /// The peer of this node, added if it is new.
     fn peer_for_node(&mut self, node: Node) -> PeerId {
         let is_it = |peer: &Peer| peer.node.as_ref() == Some(&node);
         match self.peers.iter().find(|(_, peer)| is_it(peer)) {
@@ -148,6 +148,7 @@ impl Driver {
         let peer = match &self.map {
             SlotMap::Single => self.peers.keys().next().copied(),
             SlotMap::Slots(slots) => slots[usize::from(slot)],
+            // The first reply about hash slots sends it, or fails it.
             SlotMap::Unknown(None) => return self.parked.push(batch),
             SlotMap::Unknown(Some(error)) => {
                 let error = error.clone();
@@ -158,7 +159,7 @@ impl Driver {
             Some(peer) => self.send_to_peer(peer, batch, AskingMode::Plain, Duration::ZERO),
             None => {
                 self.schedule_refresh();
-                let why = format!("no node of the cluster says that it has slot {slot}");
+                let why = format!("no node of the cluster has hash slot {slot}");
                 self.fail_unsent(batch, &StoreError::unreachable(FailureKind::Moved, why));
             }
         }
@@ -180,7 +181,7 @@ impl Driver {
         }
     }
 
-    /// Tells all of a call that it wasn't even sent.
+    /// Fails a call that wasn't sent.
     fn fail_unsent(&self, batch: Batch, error: &StoreError) {
         let (lane, stats) = (batch.lane, &self.shared.stats);
         stats.failed_calls.fetch_add(1, Ordering::Relaxed);
@@ -188,7 +189,7 @@ impl Driver {
         self.shared.queue.finish_call(lane, Vec::new());
     }
 
-    /// Sends what has waited, but for what nobody waits for any more.
+    /// Sends a parked call, without its cancelled requests.
     fn unpark(&mut self, mut batch: Batch, to: Option<(PeerId, AskingMode)>) {
         batch.drop_abandoned();
         match to {
@@ -198,7 +199,7 @@ impl Driver {
         }
     }
 
-    /// Makes the connections that are due, and asks for slots.
+    /// Makes the connections that are due, and queries the hash slots.
     fn reconnect_due_peers(&mut self) {
         let now = Instant::now();
         if !self.needs_mending && self.wake_at.is_none_or(|wake| now < wake) {
@@ -244,7 +245,7 @@ impl Driver {
             }
             Err(error) => {
                 peer.mark_unreachable(error, &self.shared);
-                // It may have been replaced.
+                // A newer connection may have replaced it.
                 if is_new {
                     self.schedule_refresh();
                 }
@@ -307,7 +308,7 @@ impl Driver {
         self.shared.queue.finish_call(lane, again);
     }
 
-    /// Sends a call of a cluster to the node that is said to have its keys; returns it if that isn't known.
+    /// Sends a call to the node that a redirection names; returns it if that node isn't known.
     fn follow_redirect(
         &mut self,
         mut batch: Batch,
@@ -358,8 +359,8 @@ impl Driver {
         None
     }
 
-    /// Keys of a call are half here and half there: each request goes alone. One whose own are has to wait
-    /// until all of them are there.
+    /// Some keys of a call are being migrated: sends each request by itself. A single request whose own keys
+    /// are split waits until the migration is complete.
     fn split_batch(&mut self, mut batch: Batch) {
         batch.drop_abandoned();
         let lane = batch.lane;
@@ -386,14 +387,14 @@ impl Driver {
     }
 }
 
-/// It ends with its runtime, or by a fault: every request is told so at once.
+/// The driver ends with its runtime, or by a panic. Every request gets an error immediately.
 impl Drop for Driver {
     fn drop(&mut self) {
         self.shared.queue.close();
     }
 }
 
-/// Runs a call by a connection, until that is given up.
+/// Runs a call on a connection, until the connection ends.
 fn run_call(
     peer: PeerId,
     up: &ConnectedPeer,

@@ -1,4 +1,4 @@
-//! What an error of the client library means: what sort of failure, and what to do about it.
+//! Translates errors of the client library: the kind of failure, and what to do about it.
 
 use std::error::Error;
 use std::io;
@@ -8,23 +8,23 @@ use ::redis::{ErrorKind, RedisError};
 
 use crate::error::{FailureKind, StoreError};
 
-/// What to do when one side speaks TLS and the other doesn't.
+/// What to do when one side uses TLS and the other doesn't.
 pub(super) const NO_TLS_ADVICE: &str = "it speaks no TLS on this port; write redis instead of rediss into its URL, or the \
                       port on which it does";
 pub(super) const TLS_ONLY_ADVICE: &str = "it speaks nothing but TLS on this port; write rediss instead of redis into its \
                         URL, or the port on which it does";
-/// And when the login isn't taken.
+/// What to do when the login is rejected.
 const WRONG_LOGIN_ADVICE: &str = "wrong user or password; correct them in its URL, as user:password@ before the \
                            host, with %40 for @ and the like";
 const MISSING_LOGIN_ADVICE: &str =
     "it wants a password; write it into its URL, as :password@ or user:password@ before the host";
-/// The same of sentinels, which have logins of their own.
+/// What to do when the sentinels, which have logins of their own, reject theirs.
 const WRONG_SENTINEL_LOGIN: &str = "the sentinels know no such user or password; correct them in the URL, as \
                                     ?sentinel_password=… with &sentinel_user=… if need be, and %26 for & and \
                                     the like";
 const NO_SENTINEL_LOGIN: &str = "the sentinels want a password of their own; write it into the URL, as \
                                  ?sentinel_password=… with &sentinel_user=… if need be";
-/// What a user has to be allowed.
+/// The permissions that a user needs.
 const PERMISSIONS_ADVICE: &str = "; what a user of limits needs: ~tollgate:* +evalsha +eval +time +get +set +del \
                       +pexpire +zadd +zcard +zcount +zrange +zrangebyscore +zrank +zrem +zremrangebyscore \
                       +zscore (of another prefix than tollgate its own keys), +select for another database \
@@ -32,7 +32,7 @@ const PERMISSIONS_ADVICE: &str = "; what a user of limits needs: ~tollgate:* +ev
 const SENTINEL_PERMISSIONS_ADVICE: &str =
     "; what the user of the sentinels needs: +role +sentinel|masters";
 
-/// The error as it is told.
+/// Translates an error of the store.
 pub(super) fn store_error(error: &RedisError) -> StoreError {
     let (kind, text) = classify(error);
     match error.kind() {
@@ -42,7 +42,7 @@ pub(super) fn store_error(error: &RedisError) -> StoreError {
     }
 }
 
-/// The error of sentinels that refused before any store was asked.
+/// Translates an error of sentinels, before any store was queried.
 pub(super) fn sentinel_error(error: &RedisError) -> StoreError {
     let (kind, _) = classify(error);
     let error = match kind {
@@ -72,11 +72,11 @@ fn classify(error: &RedisError) -> (FailureKind, String) {
     (kind, with_advice(kind, server_text(error)))
 }
 
-/// What went wrong on the way.
+/// The kind and the text of an input or output error.
 fn classify_io(error: &RedisError) -> (FailureKind, String) {
     let text = server_text(error);
     let Some(cause) = io_cause(error) else {
-        // What a cluster tells of its nodes is only text.
+        // A cluster's errors about its nodes are only text.
         let kind = error.detail().and_then(kind_from_text);
         let kind = kind.unwrap_or(FailureKind::Unreachable);
         return (kind, with_advice(kind, text));
@@ -98,20 +98,20 @@ fn classify_io(error: &RedisError) -> (FailureKind, String) {
             | io::ErrorKind::UnexpectedEof
             | io::ErrorKind::NotConnected,
         ) => FailureKind::Disconnected,
-        // Names that can't be looked up have no kind of their own.
+        // A failed name lookup has no error kind of its own.
         _ => kind_from_text(&text).unwrap_or(FailureKind::Unreachable),
     };
     (kind, text)
 }
 
-/// What lies below the library's own error.
+/// The cause below the library's own error.
 fn io_cause(error: &RedisError) -> Option<&(dyn Error + Send + Sync + 'static)> {
     let source = error.source()?;
     let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     Some(&**shared)
 }
 
-/// As the server said it, not as the library calls it.
+/// The error as the server sent it, without the library's name for it.
 fn server_text(error: &RedisError) -> String {
     match (error.code(), error.source()) {
         (Some(code), Some(_)) => [code, error.detail().unwrap_or_default()].join(" "),
@@ -119,7 +119,7 @@ fn server_text(error: &RedisError) -> String {
     }
 }
 
-/// With what to do about it.
+/// Appends the advice for a kind of failure.
 fn with_advice(kind: FailureKind, text: String) -> String {
     match kind {
         FailureKind::Auth if is_wrong_login(&text) => WRONG_LOGIN_ADVICE.to_owned(),
@@ -129,12 +129,12 @@ fn with_advice(kind: FailureKind, text: String) -> String {
     }
 }
 
-/// Whether a login was given, and not taken.
+/// Whether the server rejected a login.
 fn is_wrong_login(text: &str) -> bool {
     text.contains("AuthenticationFailed")
 }
 
-/// By the word that an error of the server begins with.
+/// The kind by the code at the beginning of a server's error.
 fn kind_from_code(code: &str) -> Option<FailureKind> {
     Some(match code {
         "NOAUTH" | "WRONGPASS" => FailureKind::Auth,
@@ -148,7 +148,7 @@ fn kind_from_code(code: &str) -> Option<FailureKind> {
     })
 }
 
-/// By what is said in the midst of a text: of what went wrong in a script, or at a node of a cluster.
+/// The kind by a code within a text: an error in a script, or of a node of a cluster.
 fn kind_from_text(text: &str) -> Option<FailureKind> {
     const SAID: [(&str, FailureKind); 14] = [
         ("AuthenticationFailed", FailureKind::Auth),
@@ -172,7 +172,7 @@ fn kind_from_text(text: &str) -> Option<FailureKind> {
     code.or_else(|| said().map(|(_, kind)| *kind))
 }
 
-/// What to do about it, if it is about TLS: what goes wrong with certificates and handshakes.
+/// The advice for a TLS error: about certificates and handshakes.
 #[cfg(feature = "tls")]
 fn tls_advice(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     use rustls::{AlertDescription, CertificateError};
@@ -181,7 +181,7 @@ fn tls_advice(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     let inner = inner.and_then(io::Error::get_ref);
     let error = inner.unwrap_or(cause).downcast_ref::<rustls::Error>()?;
     let hint = match error {
-        // Whatever that was, TLS it wasn't.
+        // The other side didn't speak TLS.
         rustls::Error::InvalidMessage(_) => return Some(NO_TLS_ADVICE.to_owned()),
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "; name who signed the store's certificate in its URL: ?ca=FILE"
@@ -268,7 +268,7 @@ mod tests {
             ),
         ] {
             assert_eq!(store_error(&said(reply)).kind(), expected, "{reply}");
-            // Redis 6.2 tells so of a script in the midst of its text.
+            // Redis 6.2 reports errors of a script in the middle of its text.
             let within = store_error(&said(&format!("{script}-{reply}"))).kind();
             assert_eq!(within, expected, "-{reply}");
         }

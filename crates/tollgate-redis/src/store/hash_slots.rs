@@ -1,4 +1,4 @@
-//! Which node has which slot of a cluster: asked of some that are known, and taken from the first that knows of all.
+//! The hash slots of a cluster: queried from several nodes, and taken from the first reply that has them all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::peer::PeerId;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
 
-/// How many slots there are.
+/// The number of hash slots.
 pub(super) const SLOTS: u16 = 16_384;
-/// How long a node that may know of more slots than others is waited for.
+/// How long to wait for a reply with more hash slots than the first.
 const FULLER_REPLY_WAIT: Duration = Duration::from_millis(50);
 
-/// Slots next to each other, and who has them: their master first, then its replicas.
+/// Adjacent hash slots and their owners: the master first, then its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotRange {
     pub(super) first: u16,
@@ -27,26 +27,26 @@ pub(super) struct SlotRange {
     pub(super) nodes: Vec<Node>,
 }
 
-/// A node that may know.
+/// A node to query.
 pub(super) enum SlotSource {
-    /// There is a connection: this one.
+    /// Over its present connection.
     Connected(Node, StoreConnection, LinkId),
-    /// There is none, and one is made for this question.
+    /// Over a new connection, made for this query.
     Unconnected(Node),
 }
 
-/// Which peer, and which of its connections.
+/// The peer, and the number of its connection.
 pub(super) type LinkId = (PeerId, u64);
 
-/// What came of asking.
+/// The result of a query for hash slots.
 pub(super) struct SlotReply {
     pub(super) ranges: Result<Vec<SlotRange>, StoreError>,
-    /// Connections that were found to be broken. If nothing else is asked of a node, that is noticed here.
+    /// Connections that turned out to be broken. Without other calls to a node, this is where it is noticed.
     pub(super) lost: Vec<(LinkId, StoreError)>,
 }
 
-/// Asks them all at once: one that is silent makes nothing wait, and one that doesn't know of all slots, as
-/// after a restart that has cost it its memory, is believed only if no other knows of more.
+/// Queries all nodes concurrently, so a silent node delays nothing. A node without all hash slots, such as
+/// after a restart without its state, is believed only if no other node knows more.
 pub(super) async fn query_slots(
     connector: Arc<Connector>,
     witnesses: Vec<SlotSource>,
@@ -60,6 +60,7 @@ pub(super) async fn query_slots(
     let (mut told, mut lost): (Option<StoreError>, _) = (None, Vec::new());
     while most < u32::from(SLOTS) {
         let answer = match most {
+            // The first useful reply has as long as it takes; a fuller one may only take a moment more.
             0 => asked.next().await,
             _ => timeout(FULLER_REPLY_WAIT, asked.next())
                 .await
@@ -75,7 +76,7 @@ pub(super) async fn query_slots(
             }
             Some(Err((error, by))) => {
                 lost.extend(by.map(|by| (by, error.clone())));
-                // What waiting doesn't mend is told first.
+                // An error that waiting can't mend is reported first.
                 if told.is_none() || error.kind().is_lasting() {
                     told = Some(error);
                 }
@@ -83,7 +84,7 @@ pub(super) async fn query_slots(
         }
     }
     let ranges = match (best, told) {
-        // A node that knows of no slot says nothing of those of others.
+        // A node without hash slots says nothing about those of others.
         (Some(_), Some(error)) if most == 0 => Err(error),
         (Some(ranges), _) => Ok(ranges),
         (None, Some(error)) => Err(error),
@@ -95,7 +96,7 @@ pub(super) async fn query_slots(
     SlotReply { ranges, lost }
 }
 
-/// What one node says, or why it says nothing; and by which connection, if that is broken.
+/// The reply of one node, or its error; with the connection, if that is broken.
 async fn query_source(
     connector: &Connector,
     witness: SlotSource,
@@ -119,17 +120,17 @@ async fn query_source(
     }
 }
 
-/// How many slots are known to belong to a node.
+/// How many hash slots have a known owner.
 fn count_owned_slots(ranges: &[SlotRange]) -> u32 {
     let owned = ranges.iter().filter(|range| !range.nodes.is_empty());
     let count = |range: &SlotRange| (u32::from(range.last) + 1).saturating_sub(range.first.into());
     owned.map(count).sum()
 }
 
-/// Reads what `CLUSTER PERMITS` says. A node that names no host means its own.
+/// Parses the reply to `CLUSTER SLOTS`. A node without a host is the one that replied.
 fn parse_ranges(reply: &Value, asked: &Node) -> Result<Vec<SlotRange>, StoreError> {
     let garbled =
-        || StoreError::garbled(format!("slots and who has them expected, {reply:?} came"));
+        || StoreError::garbled(format!("hash slots with owners expected, {reply:?} came"));
     let ranges = reply.as_sequence().ok_or_else(garbled)?;
     let range = |range: &Value| {
         let [Value::Int(first), Value::Int(last), nodes @ ..] = range.as_sequence()? else {
@@ -161,7 +162,7 @@ fn parse_node(value: &Value, asked: &Node) -> Option<Node> {
     resolve_node(host, u16::try_from(*port).ok()?, asked)
 }
 
-/// The node that a redirection names; without a host, the one that was asked.
+/// The node that a redirection names; without a host, the one that replied.
 pub(super) fn redirect_target(to: &str, asked: &Node) -> Option<Node> {
     let (host, port) = to.rsplit_once(':')?;
     resolve_node(host, port.parse().ok()?, asked)
@@ -169,7 +170,7 @@ pub(super) fn redirect_target(to: &str, asked: &Node) -> Option<Node> {
 
 fn resolve_node(host: &str, port: u16, asked: &Node) -> Option<Node> {
     let host = match host {
-        // It doesn't know itself what it is called.
+        // The node doesn't know its own host.
         "?" => return None,
         "" => &asked.host,
         host => host,

@@ -1,4 +1,4 @@
-//! A connection: how scripts get to the node that has their keys, and what an error means for it.
+//! A connection: how scripts get to a node, and what an error means for the connection.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
@@ -8,11 +8,11 @@ use crate::error::StoreError;
 use super::batch::{Batch, ScriptReference};
 use super::error_reason;
 
-/// A connection that is up, shared by all calls.
+/// A working connection, shared by all calls.
 #[derive(Clone)]
 pub(crate) enum StoreConnection {
     Direct(MultiplexedConnection),
-    /// A simulated one, given up like others after so long without an answer.
+    /// A simulated connection, which is closed like others after this long without a reply.
     #[cfg(feature = "simulation")]
     Simulated(
         std::sync::Arc<dyn crate::simulation::Wire>,
@@ -20,16 +20,16 @@ pub(crate) enum StoreConnection {
     ),
 }
 
-/// How a node of a cluster is asked.
+/// How a node of a cluster is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskingMode {
-    /// For what it has.
+    /// For the hash slots that it has.
     Plain,
-    /// For a slot that is moving to it, as the node that had it says.
+    /// For a hash slot that is migrating to it, as its former node replied.
     Asking,
 }
 
-/// Why a call failed, and what is to be done.
+/// A failed call, and what follows from it.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub(crate) error: StoreError,
@@ -40,30 +40,31 @@ pub(crate) struct CallFailure {
 pub(crate) enum FailureAction {
     /// The connection works.
     Keep,
-    /// It is lost: the call may or may not have been carried out.
+    /// The connection is lost: the call may or may not have been executed.
     Lost,
-    /// It leads to the wrong place.
+    /// The connection leads to the wrong server.
     WrongNode,
-    /// The keys are at another node: of this cluster, by host and port.
+    /// The keys are at another node of this cluster, by host and port.
     Moved(String),
     /// The keys are at another node for this one call.
     Ask(String),
-    /// Some are here and some there.
+    /// Some keys are being migrated.
     TryAgain,
-    /// The cluster doesn't know who has them.
+    /// The cluster doesn't know the owner of the keys.
     UnknownOwner,
 }
 
 impl FailureAction {
-    /// Whether the connection is of no use any more.
+    /// Whether the connection can't be used any more.
     pub(super) const fn is_lost(&self) -> bool {
         matches!(self, Self::Lost | Self::WrongNode)
     }
 }
 
 impl StoreConnection {
-    /// Runs a call, which the store may have to be told the script of first. What nobody waits for any more is
-    /// left out by then: a request that gave up gives back in a later call, which this one mustn't overtake.
+    /// Runs a call. If the store doesn't know the script yet, sends its text. Requests that were cancelled are
+    /// dropped before that, because a cancelled request is rolled back in a later call, which this one mustn't
+    /// overtake.
     pub(super) async fn run(
         &mut self,
         batch: &mut Batch,
@@ -96,7 +97,7 @@ impl StoreConnection {
                 connection.send_packed_command(command).await
             }
             (Self::Direct(connection), AskingMode::Asking) => {
-                // Sent together: `ASKING` counts for the next command alone.
+                // Sent together: `ASKING` applies to the next command only.
                 let mut both = Pipeline::with_capacity(2);
                 both.cmd("ASKING").add_command(command.clone());
                 let replies = connection.send_packed_commands(&both, 1, 1).await;
@@ -121,10 +122,10 @@ fn parse_numbers(value: &Value) -> Result<Vec<i64>, CallFailure> {
     })
 }
 
-/// What an error means.
+/// What follows from an error.
 pub(super) fn classify_failure(error: &RedisError) -> CallFailure {
     let to = || error.redirect_node().map(|(to, _)| to.to_owned());
-    // Redis 6.2 tells so of a script in the midst of its text.
+    // Redis 6.2 reports errors of a script in the middle of its text.
     let is_read_only = (error.detail()).is_some_and(|text| text.contains("-READONLY "));
     let then = match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {

@@ -1,4 +1,4 @@
-//! A server that is connected to: the store, or a node of a cluster, each of which is up or down by itself.
+//! A peer: the store, or a node of a cluster. Each is connected by itself.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::shared_state::DriverState;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
 
-/// Between attempts to connect: so long at first, twice as long each time, and no longer than this. A part
-/// of it is left to chance, so that a fleet doesn't come back all at once.
+/// The pause between attempts to connect: this at first, doubled each time up to `MAX_RECONNECT_PAUSE`. A part
+/// of it is random, so that a fleet doesn't reconnect all at the same moment.
 pub(super) const MIN_RECONNECT_PAUSE: Duration = Duration::from_millis(10);
 const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Twice as long, within bounds; and from half to all of the pause from now.
+/// Doubles the pause, within bounds. The next attempt is half to all of the pause from now.
 pub(super) fn next_attempt_at(pause: &mut Duration, shared: &DriverState) -> Instant {
     let half = *pause / 2;
     let chance = shared.random_part(half.as_nanos());
@@ -24,49 +24,49 @@ pub(super) fn next_attempt_at(pause: &mut Duration, shared: &DriverState) -> Ins
     Instant::now() + half + chance
 }
 
-/// The number of a server that is connected to.
+/// The number of a peer.
 pub(super) type PeerId = u32;
 
-/// How the connection is.
+/// The state of the connection.
 pub(super) enum PeerState {
-    /// There is none, and one is being made; a request waits for it as long as its patience lasts.
+    /// Not connected, and a connection is being made. Requests wait for it until their deadline.
     New,
     Up(ConnectedPeer),
-    /// There is none, and none can be made now; a request is told so at once.
+    /// Not connected, and no connection can be made now. Requests fail immediately.
     Down(StoreError),
 }
 
 /// A connection.
 pub(super) struct ConnectedPeer {
     pub(super) link: StoreConnection,
-    /// Which one it is, of all to this peer.
+    /// The number of the connection, among all to this peer.
     pub(super) number: u64,
     has_answered: bool,
-    /// Its calls end with it.
+    /// Ends the calls of this connection.
     ended: watch::Sender<Option<StoreError>>,
 }
 
 impl ConnectedPeer {
-    /// Tells a call when the connection is given up.
+    /// Notifies a call when the connection ends.
     pub(super) fn subscribe_end(&self) -> watch::Receiver<Option<StoreError>> {
         self.ended.subscribe()
     }
 }
 
 pub(super) struct Peer {
-    /// None if there is but one.
+    /// `None` if there is only one server.
     pub(super) node: Option<Node>,
     pub(super) state: PeerState,
-    /// What waits for the first connection.
+    /// Calls that wait for the first connection.
     pub(super) parked: Vec<(Batch, AskingMode)>,
     pub(super) is_connecting: bool,
     pub(super) retry_at: Instant,
     pause: Duration,
-    /// Whether the connection before this one was lost without an answer to any call.
+    /// Whether the previous connection was lost before any reply.
     previous_unanswered: bool,
-    /// Connections so far.
+    /// The number of connections so far.
     connection_count: u64,
-    /// What sort of failure to connect was told last, since a call was answered.
+    /// The kind of connection failure that was logged last, since a call was answered.
     last_logged_kind: Option<FailureKind>,
 }
 
@@ -89,7 +89,7 @@ impl Peer {
         matches!(self.state, PeerState::Up(_))
     }
 
-    /// It is up by this connection; who waits for what is told sees the end of it.
+    /// Records a new connection. Subscribers of the old one see its end.
     pub(super) fn mark_connected(
         &mut self,
         link: StoreConnection,
@@ -112,12 +112,13 @@ impl Peer {
         self.mark_down(error, shared);
     }
 
-    /// Whether calls of the connection that there is were answered.
+    /// Whether the present connection has replied to any call.
     pub(super) const fn has_answered(&self) -> bool {
         matches!(&self.state, PeerState::Up(up) if up.has_answered)
     }
 
-    /// A call was answered: if the connection breaks, another is made at once. Returns whether it is the first answer.
+    /// Records a reply: if the connection breaks later, another is made immediately. Returns whether it was the
+    /// first reply.
     pub(super) fn record_answer(&mut self, number: u64) -> bool {
         if let PeerState::Up(up) = &mut self.state
             && up.number == number
@@ -132,7 +133,7 @@ impl Peer {
         false
     }
 
-    /// A connection is of no use any more, if it is still this one. Whether it was.
+    /// Handles the loss of a connection. Returns whether it was the present one.
     pub(super) fn handle_loss(
         &mut self,
         number: u64,
@@ -141,13 +142,15 @@ impl Peer {
         shared: &DriverState,
     ) -> bool {
         let up = match &self.state {
-            // What a connection before this one left behind says nothing of it.
+            // The failure of an earlier connection says nothing about this one.
             PeerState::Up(up) if up.number == number => up,
             _ => return false,
         };
-        // All that wait for it are told at once.
+        // All calls in flight fail immediately.
         up.ended.send_replace(Some(error.clone()));
         let is_fruitless = !up.has_answered;
+        // After one loss without a reply it reconnects immediately. After two in a row it backs off, because a
+        // server that closes every connection must not be flooded with new ones.
         let mark_down =
             *why == FailureAction::WrongNode || (is_fruitless && self.previous_unanswered);
         self.previous_unanswered = is_fruitless;
@@ -166,8 +169,8 @@ impl Peer {
         self.state = PeerState::Down(error);
     }
 
-    /// Says why there is no connection, whether or not anybody has asked for one: at once, and again only
-    /// once there is another reason.
+    /// Logs why there is no connection, even without requests: immediately, and again only for another kind of
+    /// failure.
     fn log_failure(&mut self, error: &StoreError) {
         let kind = error.kind();
         if self.last_logged_kind.replace(kind) == Some(kind) {

@@ -1,7 +1,7 @@
-//! Requests that wait to be sent, merged into calls as they gather.
+//! The queue of requests, which are merged into calls as they gather.
 //!
-//! A request that finds its lane free is sent at once. While a call is under way others gather, and go
-//! together in the next one, so calls get larger just when there is more to do.
+//! A request whose lane is free is sent immediately. While a call is in flight, others gather and share the
+//! next one, so calls grow only under load.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -15,31 +15,32 @@ use crate::lock::lock;
 use super::batch::Batch;
 use super::request::QueuedCall;
 
-/// Questions of one call: so many that a script takes well below a millisecond.
+/// The most queries in one call: a script takes well below a millisecond for them.
 const MAX_MERGED_QUERIES: usize = 128;
-/// Calls under way of one lane: one that the store works on, and one on its way.
+/// Calls in flight of one lane: one that the store executes, and one on its way.
 const MAX_CALLS_PER_LANE: u16 = 2;
-/// The same where each request goes alone, and so many requests do after a call that couldn't be merged.
+/// Calls in flight while each request goes alone, and how many requests do so after a call that couldn't be
+/// merged.
 const MAX_UNMERGED_CALLS: u16 = 32;
 const UNMERGED_RUN: u16 = 256;
-/// Requests that may wait in one lane. A full lane keeps no request out of another.
+/// The most requests in one lane. A full lane doesn't affect the others.
 const MAX_WAITING: usize = 65_536;
-/// From so many on, requests that were given up are dropped.
+/// From this many on, cancelled requests are dropped.
 const SWEEP_THRESHOLD: usize = 256;
 
-/// What waits, lane by lane.
+/// The requests of each lane.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     inner: Mutex<QueueState>,
-    /// Something may be sent, or all is over.
+    /// Notified when a request can be sent, or the queue is closed.
     pub(crate) changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// By numbers that no client can choose, so a fixed hash will do.
+    /// Clients can't choose lane numbers, so a fixed hash is safe.
     lanes: HashMap<u16, Lane, FixedState>,
-    /// Lanes that have something to send and are free to.
+    /// Lanes with requests that can be sent.
     ready: Vec<u16>,
     is_closed: bool,
 }
@@ -49,9 +50,9 @@ struct Lane {
     pending: VecDeque<QueuedCall>,
     calls_in_flight: u16,
     is_ready: bool,
-    /// So many of the next requests go alone.
+    /// How many of the next requests go alone.
     unmerged_left: u16,
-    /// When so many wait, those that were given up are dropped.
+    /// The length at which cancelled requests are next dropped.
     sweep_at: usize,
 }
 
@@ -66,16 +67,18 @@ impl Queue {
         inner.lane(lane).push(request)?;
         let woke = inner.make_ready(lane);
         drop(inner);
+        // Notified without the lock, so that the driver doesn't wake up only to wait for it.
         if woke {
             self.changed.notify_one();
         }
         Ok(())
     }
 
-    /// Takes what may be sent now.
+    /// Takes the next batch that can be sent.
     pub(crate) fn take(&self) -> Option<Batch> {
         let mut inner = lock(&self.inner);
         loop {
+            // The order of lanes doesn't matter, because the driver takes all that are ready.
             let number = inner.ready.pop()?;
             let lane = inner.lane(number);
             lane.is_ready = false;
@@ -83,7 +86,7 @@ impl Queue {
             if !requests.is_empty() {
                 lane.calls_in_flight += 1;
             }
-            // There may be more than goes into one call.
+            // There may be more than one call's worth.
             inner.make_ready(number);
             inner.remove_if_idle(number);
             if !requests.is_empty() {
@@ -96,7 +99,7 @@ impl Queue {
         }
     }
 
-    /// A call is over. What it couldn't deliver may go again, first of all.
+    /// Ends a call. The requests in `again` are sent again, before all others.
     pub(crate) fn finish_call(&self, number: u16, again: Vec<QueuedCall>) {
         let mut inner = lock(&self.inner);
         let lane = inner.lane(number);
@@ -108,17 +111,18 @@ impl Queue {
         inner.remove_if_idle(number);
     }
 
-    /// A call can't be carried out as one: its requests go again, each alone, and so do those that come next.
+    /// A call that can't be executed as one: its requests are sent again, each alone, and so are the next ones.
     pub(super) fn requeue_unmerged(&self, batch: Batch) {
         let lane = batch.lane;
         lock(&self.inner).lane(lane).unmerged_left = UNMERGED_RUN;
         self.finish_call(lane, batch.requests);
     }
 
-    /// Takes no more requests, and tells all that wait.
+    /// Takes no more requests, and fails all that wait.
     pub(crate) fn close(&self) {
         let mut inner = lock(&self.inner);
         inner.is_closed = true;
+        // Dropping the requests drops their reply channels, which ends their waits.
         inner.lanes.clear();
         inner.ready.clear();
         drop(inner);
@@ -135,7 +139,7 @@ impl QueueState {
         self.lanes.entry(number).or_default()
     }
 
-    /// Whether it became ready by this.
+    /// Marks a lane as ready if it is. Returns whether that is new.
     fn make_ready(&mut self, number: u16) -> bool {
         let Some(lane) = self.lanes.get_mut(&number) else {
             return false;
@@ -148,7 +152,7 @@ impl QueueState {
         true
     }
 
-    /// Forgets a lane that nothing is in.
+    /// Forgets a lane without requests or calls.
     fn remove_if_idle(&mut self, number: u16) {
         let is_empty = |lane: &Lane| lane.pending.is_empty() && lane.calls_in_flight == 0;
         if number != 0 && self.lanes.get(&number).is_some_and(is_empty) {
@@ -161,6 +165,7 @@ impl Lane {
     fn push(&mut self, request: QueuedCall) -> Result<(), StoreError> {
         if self.pending.len() >= self.sweep_at.max(SWEEP_THRESHOLD) {
             self.pending.retain(|request| !request.reply.is_closed());
+            // Doubling the threshold makes the cost of sweeps constant for each request.
             self.sweep_at = 2 * self.pending.len();
         }
         let waiting = self.pending.len();
@@ -178,7 +183,7 @@ impl Lane {
         }
     }
 
-    /// The requests of the next call, without those that were given up.
+    /// The requests of the next call, without cancelled ones.
     fn next_batch(&mut self) -> Vec<QueuedCall> {
         let mut requests: Vec<QueuedCall> = Vec::new();
         let mut questions = 0;
@@ -228,7 +233,7 @@ mod tests {
     #[test]
     fn a_lane_that_nothing_is_sent_of_takes_no_room_from_others() {
         let queue = Queue::default();
-        // As many calls are under way as may be, and none comes back.
+        // As many calls are in flight as are allowed, and none returns.
         let (first, _one) = request(1);
         let (second, _other) = request(1);
         for request in [first, second] {

@@ -1,20 +1,20 @@
-//! What is sent to the store, and where its answer goes.
+//! A queued request, and the destination of its reply.
 
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
 use crate::query::{RawReply, StoreOp, StoreQuery};
 
-/// Numbers that the script of leases answers with.
+/// Numbers in the reply of the lease script.
 const LEASE_WIDTH: usize = 5;
 
-/// What is to be sent, and where its answer goes.
+/// A queued request, and the destination of its reply.
 #[derive(Debug)]
 pub(crate) struct QueuedCall {
     pub(crate) job: StoreCall,
-    /// The time that it is judged by, if it isn't the store's.
+    /// The time of the decision, if it isn't the store's.
     pub(crate) at: Option<u64>,
-    /// Requests of one lane may share a call: in a cluster, those of one slot.
+    /// Requests of one lane can share a call: in a cluster, those of one hash slot.
     pub(crate) lane: u16,
     /// It was sent before, and the connection broke.
     pub(crate) is_retry: bool,
@@ -23,16 +23,16 @@ pub(crate) struct QueuedCall {
 
 #[derive(Debug)]
 pub(crate) enum StoreCall {
-    /// Questions, answered all or none.
+    /// Queries, all or none.
     Queries(Vec<StoreQuery>),
-    /// The script of leases, which goes alone.
+    /// The lease script, which has its own call.
     Lease { key: Box<str>, numbers: Vec<u8> },
 }
 
-/// The numbers of one request, of those that a call came back with.
+/// The numbers of one request, out of a call's reply.
 #[derive(Debug)]
 pub(crate) struct CallReply {
-    /// The time by which it was judged, in microseconds.
+    /// The time of the decisions, in microseconds.
     pub(crate) now: u64,
     pub(crate) numbers: Vec<i64>,
 }
@@ -45,7 +45,7 @@ impl StoreCall {
         }
     }
 
-    /// How many numbers it is answered with.
+    /// How many numbers the reply has.
     pub(super) fn reply_width(&self) -> usize {
         match self {
             Self::Queries(questions) => RawReply::WIDTH * questions.len(),
@@ -53,9 +53,9 @@ impl StoreCall {
         }
     }
 
-    /// Whether it may be carried out twice: that grants nothing. What is given back twice was someone
-    /// else's the second time, a lease says what is held now, and a slot that was taken the first time
-    /// would stay so if another limit refuses the second.
+    /// Whether repeating the call is safe: a repeated charge grants nothing. A repeated refund would refund
+    /// another request's charge, and a lease's report would be outdated. A permit that the first execution took
+    /// would stay taken if another limit denies in the second.
     pub(super) fn is_repeatable(&self) -> bool {
         let Self::Queries(questions) = self else {
             return false;
@@ -74,7 +74,7 @@ impl StoreCall {
         !questions.iter().any(gives) && (is_one || !questions.iter().any(takes_slot))
     }
 
-    /// The key of it that was found to hold what no limiter wrote; a lease's if there was any.
+    /// The key of this request whose value no limiter wrote; a lease's if there was any.
     pub(super) fn find_foreign_key(&self, numbers: &[i64], strange: u64) -> Option<String> {
         let key = match self {
             Self::Queries(questions) => {

@@ -1,7 +1,7 @@
-//! Whether the other side of a port speaks TLS: looked at when a connection failed for no reason told.
+//! Whether the other side of a port speaks TLS: probed when a connection failed without a reason.
 //!
-//! A plain Redis waits for the end of what it takes for a command when TLS is spoken to it, and one that
-//! speaks TLS closes the connection at the first plain word: neither says so.
+//! A plain Redis that gets a TLS handshake waits for the end of what it takes for a command. A server with TLS
+//! closes the connection at the first plain byte. Neither reports why.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use super::error_reason;
 use crate::address::{Address, Node, Topology};
 use crate::error::{FailureKind, StoreError};
 
-/// How long all of it may take.
+/// How long the whole probe may take.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// What every server answers in plain, whatever it has to say about it.
+/// Every plain server replies to this, with whatever error.
 const PLAIN_PING: &[u8] = b"PING\r\n";
-/// A handshake with nothing in it, which is answered with an alert.
+/// A handshake without content, which a TLS server answers with an alert.
 const TLS_HELLO: &[u8] = &[22, 3, 1, 0, 4, 1, 0, 0, 0];
-/// What records of TLS begin with: alerts and handshakes.
+/// First bytes of TLS records: alerts and handshakes.
 const TLS_RECORD_TYPES: [u8; 2] = [21, 22];
 
-/// The error, or a better one if TLS is what is wrong.
+/// Replaces the error if TLS is the cause.
 pub(super) async fn explain_failure(error: StoreError, address: &Address) -> StoreError {
     let may_be_tls = matches!(
         error.kind(),
@@ -57,7 +57,7 @@ pub(super) async fn explain_failure(error: StoreError, address: &Address) -> Sto
     }
 }
 
-/// What it answers first.
+/// The first byte of the reply.
 async fn first_byte(node: &Node, words: &[u8]) -> Option<u8> {
     let mut stream = TcpStream::connect((&*node.host, node.port)).await.ok()?;
     stream.write_all(words).await.ok()?;

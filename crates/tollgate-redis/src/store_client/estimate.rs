@@ -1,5 +1,5 @@
-//! The last step of a request whose costs were estimates: what it did cost is put right when it is over, and charged if it
-//! is said too late for that.
+//! The last step of a request whose costs were estimates: the charge is corrected to the actual cost, or the
+//! excess is charged if the estimate has expired before.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) fn is_estimate(check: &Check<'_>) -> bool {
     check.cost > 0 && check.limit.is_estimated()
 }
 
-/// What a request is charged in the end, where its cost was estimated.
+/// The final charge of a request whose cost was estimated.
 fn final_charge(settled: EstimateOutcome, unsettled: UnsettledAction, estimate: u64) -> u64 {
     match (settled, unsettled) {
         (EstimateOutcome::Spent(spent), _) => spent,
@@ -34,7 +34,7 @@ fn final_charge(settled: EstimateOutcome, unsettled: UnsettledAction, estimate: 
     }
 }
 
-/// An estimate and its time, wherever it is charged.
+/// An estimate and its deadline, wherever it is charged.
 struct TimedCharge<C> {
     charged: C,
     cost: u64,
@@ -42,7 +42,7 @@ struct TimedCharge<C> {
     within: Duration,
     expires_at: Timestamp,
     clock: HostClock,
-    /// What stays charged, once it has ended before the request said what it cost.
+    /// The charge that stays, once the estimate expired before the request reported its actual cost.
     final_charge: Option<u64>,
 }
 
@@ -115,15 +115,16 @@ impl<C: AdjustableCharge> HeldEstimate for TimedCharge<C> {
     }
 }
 
-/// What was charged of a window, a log or a quota.
+/// A charge in a window, a log or a quota.
 struct StoredCharge {
     question: StoreQuery,
-    /// What gives it back.
+    /// The operation that refunds it.
     back: StoreOp,
     store: Arc<Store>,
     at: Option<u64>,
     host: Host,
-    /// What was told last: a charge that was given back makes the room for the next, whichever task runs first.
+    /// The latest correction. The next one waits for it: a refund makes the room for a later charge, whichever
+    /// task runs first.
     last_report: Option<JoinHandle<()>>,
 }
 
@@ -170,8 +171,8 @@ fn settle_terms(check: &Check<'_>) -> (UnsettledAction, Duration) {
     settle.map_or_else(Default::default, |settle| (settle.unsettled, settle.within))
 }
 
-/// For how long a lease holds an estimate by itself. One that is given back in the end is held until somebody does that:
-/// a lease would count it as spent.
+/// How long a lease holds an estimate before it counts as spent. If an expired estimate is to be refunded, the
+/// lease holds it without an end, because the request refunds it itself.
 pub(super) fn lease_hold_time(check: &Check<'_>) -> Duration {
     match settle_terms(check) {
         (UnsettledAction::Refund, _) => Duration::MAX,
@@ -190,9 +191,9 @@ impl StoreClient {
         pass.hold_estimate(TimedCharge::new(estimate, check, self.clock.clone()));
     }
 
-    /// Puts right what was charged, of windows, logs and quotas, when it is known what the request cost: the rest
-    /// is given back to the window or period that was charged, and what it cost beyond is charged as far as there
-    /// is room. If the store can't be told, it stays charged.
+    /// Corrects a charge in a window, a log or a quota once the actual cost is known. What is left is refunded
+    /// to the window or period that was charged. Cost beyond the estimate is charged as far as there is room.
+    /// If the store is unreachable, the charge stays as it is.
     pub(super) fn hold_stored_charge(
         &self,
         check: &Check<'_>,

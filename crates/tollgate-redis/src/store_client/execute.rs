@@ -1,4 +1,4 @@
-//! The second step of a request: what was planned is done, all or none, one thing after the other.
+//! The second step of a request: the plan is executed, all or none, one query after the other.
 
 use tollgate::Decision;
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, DenyVersion};
@@ -13,37 +13,38 @@ use crate::query::{RawReply, StoreOp, StoreQuery};
 use crate::store::RequestDeadline;
 use crate::stored_limit::{LeaseCheck, LeaseKey};
 
-/// A request that is being carried out: dropped before its end, it has charged nothing.
+/// A request in execution. If it is dropped before its end, everything is rolled back.
 struct Execution<'a, 'c> {
     direct: &'a StoreClient,
     checks: &'a [Check<'c>],
     decisions: Vec<Decision>,
-    /// For all that is asked, one after the other.
+    /// The deadline of all queries together.
     patience: RequestDeadline,
-    /// Whether nothing was asked so far.
+    /// Whether no query was necessary so far.
     is_known: bool,
-    /// Spent of leases, without asking anybody meanwhile.
+    /// Tokens spent of leases, without an await in between.
     spent_leases: Vec<(LeaseKey, u64, SpendStamp)>,
-    /// Held of leases, by the number of the check.
+    /// Tokens held of leases, with the number of the check.
     held_leases: Vec<(usize, LeaseHold)>,
-    /// Charged in the store.
+    /// Charges in the store.
     charges: Vec<Charge>,
-    /// Slots that may have been taken.
+    /// Permits that the store may have granted.
     maybe_taken_permits: Vec<StoreQuery>,
 }
 
 /// A charge in the store.
 pub(super) struct Charge {
-    /// Which check it is of.
+    /// The number of the check.
     number: usize,
-    /// What was asked.
+    /// The query that charged it.
     pub(super) question: StoreQuery,
-    /// What gives it back.
+    /// The operation that refunds it.
     pub(super) refund_op: StoreOp,
 }
 
 impl Charge {
-    /// A question that was answered so, at this time: the charge, and the answer without what only a charge reads.
+    /// The charge of a query that got this reply at this time, and the reply without the fields that only a
+    /// charge reads.
     fn new(number: usize, question: StoreQuery, raw: RawReply, now: u64) -> (Self, RawReply) {
         let (back, raw) = match question.op {
             StoreOp::Hold => {
@@ -63,7 +64,7 @@ impl Charge {
 }
 
 impl StoreClient {
-    /// Does what was planned, and lists what each check said if that is wanted, unless one denied before all were asked.
+    /// Executes a plan. Lists the result of each check in `each`, unless one denied before all were queried.
     pub(super) async fn carry_out(
         &self,
         checks: &[Check<'_>],
@@ -92,7 +93,8 @@ impl StoreClient {
                 CheckPlan::StoreQuery(question) => asked.push((number, *question)),
             }
         }
-        // Those first that the store has to be asked for: what is here of the others is left to everybody meanwhile.
+        // Leases that need a refill come first: meanwhile, the tokens of the others stay available to other
+        // requests.
         tokens.sort_by_key(|(_, check)| self.has_leased_tokens(*check));
         for (place, (number, check)) in tokens.iter().enumerate() {
             if let Some(denied) = carrying.take_leased_tokens(*number, *check).await? {
@@ -104,7 +106,8 @@ impl StoreClient {
             }
         }
         for group in self.group_by_lane(asked) {
-            // In a cluster those in other hash slots aren't asked after a refusal: it costs one round trip.
+            // In a cluster, checks in other hash slots aren't queried after a denial, so a denial costs one
+            // round trip.
             if let Some((numbers, before)) = carrying.query_group(group).await? {
                 return Ok(carrying.denied_by_group_answer(&numbers, before, each));
             }
@@ -112,7 +115,7 @@ impl StoreClient {
         Ok(carrying.allowed_answer(each))
     }
 
-    /// Asks the only question of a request, which takes no slot: there is nothing to put back.
+    /// Sends the only query of a request. It takes no permit, so nothing has to be rolled back.
     pub(super) async fn execute_single_query(
         &self,
         checks: &[Check<'_>],
@@ -121,7 +124,7 @@ impl StoreClient {
         let numbers = question.params;
         let (asked, mut patience) = (vec![question], self.store.patience());
         let before = self.epoch_time();
-        // The answer is noted: what that needs is fetched while the store decides.
+        // The decision is recorded in memory: prefetch the entry while the store decides.
         let (noted, key) = (checks[0].limit, &checks[0].key);
         self.local.memory().prefetch(noted, key.fingerprint());
         let sent = self.send(checks, &[0], asked, self.caller_time(), &mut patience);
@@ -135,7 +138,7 @@ impl StoreClient {
         })
     }
 
-    /// The answer to a request, some of whose checks deny it.
+    /// The answer to a request that some of its checks deny.
     fn denied_answer(
         &self,
         checks: &[Check<'_>],
@@ -153,13 +156,13 @@ impl StoreClient {
         answer
     }
 
-    /// Whether what a check costs is here.
+    /// Whether the lease has enough tokens for a check.
     fn has_leased_tokens(&self, check: LeaseCheck<'_>) -> bool {
         let known = (self.leases).peek_held(check.lease_key(), check.check.cost);
         known.is_some_and(|known| known.is_allowed())
     }
 
-    /// Whether a limit is spent by leases, whatever is taken ahead.
+    /// Whether a limit is spent through a lease, even if nothing is leased in advance.
     pub(super) fn is_leased(&self, check: &Check<'_>) -> bool {
         let stored = self.stored(check.limit);
         stored.is_ok_and(|stored| stored.leased.is_some())
@@ -167,7 +170,8 @@ impl StoreClient {
 }
 
 impl Execution<'_, '_> {
-    /// Spends all at once, if all of it is here: whether it was.
+    /// Spends the cost of all checks from their leases, if there are enough tokens for each. Returns whether it
+    /// did.
     fn try_spend_all_leased(&mut self, needs: &[CheckPlan<'_>]) -> bool {
         let leases = &self.direct.leases;
         for (number, need) in needs.iter().enumerate() {
@@ -193,7 +197,7 @@ impl Execution<'_, '_> {
         true
     }
 
-    /// Takes what a check costs, or is estimated to, of a lease: what it says if it denies that.
+    /// Takes the cost or the estimate of a check from its lease. Returns the decision if that denies.
     async fn take_leased_tokens(
         &mut self,
         number: usize,
@@ -215,8 +219,9 @@ impl Execution<'_, '_> {
         Ok(None)
     }
 
-    /// One check has denied the request before these others were asked. Of all of them, the denial that takes longest
-    /// is told: whoever comes back sooner is denied again. What can't be looked at isn't told.
+    /// The answer if a lease denies before the other checks were queried. Of all denials, the one with the
+    /// longest delay counts, because a client that retries sooner is denied again. Checks that can't be peeked
+    /// at are left out.
     async fn denied_by_lease_answer(
         mut self,
         number: usize,
@@ -231,7 +236,7 @@ impl Execution<'_, '_> {
         }
         let mut denials = vec![Decision::UNLIMITED; checks.len()];
         denials[number] = denial;
-        // Nothing is kept from others meanwhile.
+        // Roll back first, so that no tokens are kept from other requests during the queries.
         self.roll_back();
         let before = direct.epoch_time();
         for number in others {
@@ -246,7 +251,8 @@ impl Execution<'_, '_> {
         direct.denied_answer(checks, &denials, before)
     }
 
-    /// Asks questions that go together: which those are, and since when, if some of them deny the request.
+    /// Sends queries that can share a call. If some of them deny the request, returns the numbers of these
+    /// checks and the time before the query.
     async fn query_group(
         &mut self,
         group: Vec<(usize, StoreQuery)>,
@@ -254,7 +260,7 @@ impl Execution<'_, '_> {
         let (numbers, questions): (Vec<_>, Vec<_>) = group.into_iter().unzip();
         let before = self.direct.epoch_time();
         self.is_known = false;
-        // It may be carried out although no answer comes, or nobody waits for it any more.
+        // The store may execute the query although no reply comes, or the request is cancelled.
         let slots = questions.iter().filter(|asked| asked.holder.is_some());
         self.maybe_taken_permits.extend(slots.cloned());
         let (asked, at) = (questions.clone(), self.direct.caller_time());
@@ -276,7 +282,7 @@ impl Execution<'_, '_> {
         Ok(None)
     }
 
-    /// Some of these checks, which were asked together, deny the request.
+    /// The answer if some of these checks deny, which were queried together.
     fn denied_by_group_answer(
         self,
         numbers: &[usize],
@@ -285,7 +291,7 @@ impl Execution<'_, '_> {
     ) -> Answer {
         let mut denials = vec![Decision::UNLIMITED; self.checks.len()];
         for number in numbers {
-            // Those that would have passed weren't charged either.
+            // Checks that would have passed weren't charged either.
             let uncharged = Check {
                 cost: 0,
                 ..self.checks[*number]
@@ -300,7 +306,8 @@ impl Execution<'_, '_> {
         self.direct.denied_answer(self.checks, &denials, before)
     }
 
-    /// All have passed: what was charged stays so, and the answer holds what the request has while it runs.
+    /// The answer if all checks passed: the charges stay, and the answer holds permits and estimates while the
+    /// request runs.
     fn allowed_answer(mut self, each: Option<&mut Vec<CheckResult>>) -> Answer {
         let (direct, checks) = (self.direct, self.checks);
         let mut answer = Answer::from_decisions(checks, &self.decisions);
@@ -308,7 +315,7 @@ impl Execution<'_, '_> {
             answer.source = direct.leased_source();
         }
         for (check, decision) in checks.iter().zip(&self.decisions) {
-            // What is spent of a lease is noted when the store is next asked.
+            // Tokens spent of a lease are recorded with the next refill.
             if check.limit.counting() == Counting::Exact && !direct.is_leased(check) {
                 direct.local.record_decision(check, decision);
             }
@@ -339,7 +346,7 @@ impl Execution<'_, '_> {
         answer
     }
 
-    /// Gives back what was charged so far.
+    /// Refunds what was charged so far.
     fn roll_back(&mut self) {
         let direct = self.direct;
         for (place, cost, stamp) in self.spent_leases.drain(..) {

@@ -1,4 +1,4 @@
-//! The first step of a request: what each of its checks needs, and what is known without asking.
+//! The first step of a request: what each of its checks needs, and what is known without a query.
 
 use tollgate::Decision;
 use tollgate_engine::backend::{
@@ -10,26 +10,26 @@ use crate::error::StoreError;
 use crate::query::StoreQuery;
 use crate::stored_limit::{LeaseCheck, StoredLimit};
 
-/// How a request is to be answered.
+/// How a request is answered.
 pub(super) enum Plan<'a, 'd> {
-    /// It is refused, as is known here.
+    /// It is denied, without a query.
     Denied(Answer),
-    /// What is to be done about each of its checks, all or none; and the denial that is asked about again.
+    /// What each of its checks needs, all or none; and the denial that is checked again.
     Query(Vec<CheckPlan<'a>>, Option<DenyRecheck<'d>>),
 }
 
 /// What one check needs.
 pub(super) enum CheckPlan<'a> {
-    /// Nothing: this is known here.
+    /// Nothing: the decision is known.
     Known(Decision),
     /// Tokens of a lease.
     LeasedTokens(LeaseCheck<'a>),
-    /// An answer of the store.
+    /// A query to the store.
     StoreQuery(Box<StoreQuery>),
 }
 
 impl StoreClient {
-    /// What each check needs, unless one of them is known to be refused: nothing is spent before all were looked at.
+    /// Plans what each check needs, unless one is known to be denied. Nothing is spent before all were planned.
     pub(super) fn plan<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Plan<'a, 'a>, StoreError> {
         let mut needs = Vec::with_capacity(checks.len());
         let mut refused: Option<Vec<Decision>> = None;
@@ -40,7 +40,7 @@ impl StoreClient {
             let known = stored.form.known_decision(check.cost);
             let known = known.or_else(|| match self.remembered_denial(check, stored) {
                 KnownDenial::Repeat(_, denied) => Some(denied),
-                // One a request: another request asks about the others.
+                // One recheck in a request is enough: the other denials are rechecked by later requests.
                 KnownDenial::Due(recheck) => {
                     due.get_or_insert(recheck);
                     None
@@ -73,14 +73,14 @@ impl StoreClient {
         Ok(Plan::Denied(answer))
     }
 
-    /// A denial that what is held of a lease says.
+    /// The denial of a lease that has too few tokens.
     fn lease_denial(&self, check: &Check<'_>, stored: &StoredLimit) -> Option<Decision> {
         let lent = LeaseCheck::of(check, stored)?;
         let known = self.leases.peek_held(lent.lease_key(), check.cost);
         known.filter(|known| !known.is_allowed())
     }
 
-    /// What is remembered of a check. What is left of a lease says so itself.
+    /// A remembered denial of a check. A leased limit needs none, because its lease knows.
     fn remembered_denial(&self, check: &Check<'_>, stored: &StoredLimit) -> KnownDenial<'_> {
         if stored.leased.is_some() || !self.refusals.is_enabled() {
             return KnownDenial::None;
@@ -90,7 +90,7 @@ impl StoreClient {
         self.refusals.look_up(check, moment.at, version)
     }
 
-    /// A denial that was told before and still holds as far as is known.
+    /// An earlier denial that hasn't expired.
     pub(crate) fn find_known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
         let moment = self.epoch_time();
         self.refusals.find(checks, moment.at, |check| {

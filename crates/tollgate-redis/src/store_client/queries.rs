@@ -1,4 +1,5 @@
-//! Questions on their way: what was decided without the store goes before them, and calendars may go twice.
+//! Queries on their way: they carry reports of what was decided without the store, and calendars may be sent
+//! twice.
 
 use tollgate_engine::backend::Check;
 
@@ -9,10 +10,10 @@ use crate::local_limits::UnreportedUsage;
 use crate::query::{QueryReplies, RawReply, StoreKind, StoreOp, StoreQuery};
 use crate::store::RequestDeadline;
 
-/// Questions of one call: as many as requests are merged into.
+/// The most queries in one call: as many as requests are merged into.
 const MAX_QUERIES_PER_CALL: usize = 128;
 
-/// What a check's key owes, and the question that tells the store so.
+/// The check's number, its key's unreported usage, and the query that reports it.
 type UsageReport = (usize, UnreportedUsage, StoreQuery);
 
 fn is_calendar(question: &StoreQuery) -> bool {
@@ -20,7 +21,7 @@ fn is_calendar(question: &StoreQuery) -> bool {
 }
 
 impl StoreClient {
-    /// A question about the key of a check.
+    /// A query about the key of a check.
     pub(super) fn build_query(
         &self,
         check: &Check<'_>,
@@ -36,7 +37,7 @@ impl StoreClient {
             key: stored.key(check).into(),
             op,
             params: numbers,
-            // A request takes one slot, however much it costs, and one that is looked for is one.
+            // A request takes one permit, whatever its cost, and a peek looks for one.
             cost: match op {
                 StoreOp::Peek if is_slots => 1,
                 _ if is_slots => check.cost.min(1),
@@ -46,7 +47,7 @@ impl StoreClient {
         })
     }
 
-    /// The question whether a check passes.
+    /// The query that decides a check.
     pub(super) fn build_decide_query(
         &self,
         check: &Check<'_>,
@@ -59,16 +60,16 @@ impl StoreClient {
         };
         let mut question = self.build_query(check, op, now)?;
         if question.holder.is_some() {
-            // A request takes one slot, also at no cost.
+            // A request takes one permit, even for a cost of 0.
             question.cost = 1;
         }
         Ok(question)
     }
 
-    /// Asks questions of one lane.
+    /// Sends queries of one lane.
     ///
-    /// This is part of every decision's future, which is to stay small enough for the allocator's fast path. What takes
-    /// more is boxed by itself.
+    /// This is part of every decision's future, which has to stay small enough for the allocator's fast path.
+    /// Larger parts are boxed.
     pub(crate) async fn send(
         &self,
         checks: &[Check<'_>],
@@ -88,8 +89,8 @@ impl StoreClient {
         Box::pin(self.report_and_send(checks, numbers, questions, at, patience)).await
     }
 
-    /// Asks, and in the same call first tells the store what was decided here without it. A calendar that the
-    /// store's clock isn't in is sent once more.
+    /// Sends queries, and in the same call before them reports what was decided here without the store. A
+    /// calendar whose period doesn't contain the store's time is sent once more.
     async fn report_and_send(
         &self,
         checks: &[Check<'_>],
@@ -110,19 +111,19 @@ impl StoreClient {
                 }
                 return Ok(answers);
             }
-            // Nothing was told: it goes with the next question.
+            // The report wasn't executed: it is sent again with the next attempt.
             self.record_store_time(answers.now);
             for (question, number) in questions.iter_mut().zip(numbers) {
                 let form = &self.stored(checks[*number].limit)?.form;
                 question.params = form.params_at(answers.now).unwrap_or(question.params);
             }
         }
-        // The clock has stepped meanwhile, or the calendar doesn't reach as far: that is no refusal.
-        let what = "the store's clock is in no period that it was told of";
+        // The clock stepped in between, or the calendar doesn't reach as far. That is an error, not a denial.
+        let what = "the store's clock is outside of the calendar periods that were sent";
         Err(StoreError::garbled(what))
     }
 
-    /// What the keys of these questions owe that the store wasn't told of.
+    /// The unreported usage of the keys of these queries.
     fn collect_unreported(
         &self,
         checks: &[Check<'_>],
@@ -146,8 +147,8 @@ impl StoreClient {
         asked.filter_map(told).collect()
     }
 
-    /// Questions that can go together, in their order. No call has so many that the store works on it for
-    /// long: others wait meanwhile.
+    /// Groups queries that can share a call, in their order. The size of a call is bounded, because other
+    /// clients wait while the store executes it.
     pub(super) fn group_by_lane(
         &self,
         asked: Vec<(usize, StoreQuery)>,

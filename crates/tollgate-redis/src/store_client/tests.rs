@@ -1,4 +1,4 @@
-//! A node whose own clock is wrong; what is made of limits; many who want the same lease at once.
+//! Tests of a node whose clock is wrong, of prepared limits, and of many concurrent requests for one lease.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -46,7 +46,7 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
                 .build()
                 .unwrap();
             let direct = redis.store_client().unwrap();
-            // As if this node's clock were behind or ahead by so much.
+            // As if this node's clock were behind or ahead by this much.
             direct
                 .store_clock_ahead_micros
                 .store(days * 86_400_000_000, Ordering::Relaxed);
@@ -64,7 +64,7 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
                 if let Some((_, end)) = quota.period_at(before)
                     && time(&server) < end
                 {
-                    // It ends when it does by the store's clock.
+                    // It ends by the store's clock.
                     assert!(answer.decision.reset_after <= end - before, "{what}");
                     assert!(
                         answer.decision.reset_after + DAY / 1000 >= end - before,
@@ -72,14 +72,14 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
                     );
                 }
             }
-            // The calendar was told anew once, if it was of another time at all.
+            // The calendar was sent again once, if it was for another time.
             assert!(redis.stats().round_trips <= 6, "{quota} by {days} days");
             assert_eq!(redis.stats().foreign_keys, 0);
         }
     }
 }
 
-/// A backend that notes where it finds what it has made of each limit, and the version of that.
+/// A backend that records the address and the version of each prepared limit.
 struct Noting(Redis, Mutex<Vec<(usize, u64)>>);
 
 impl Backend for Noting {
@@ -108,7 +108,7 @@ impl Backend for Noting {
 async fn a_limit_is_made_ready_for_the_store_once() {
     let server = Server::start();
     let redis = Redis::connect(&server.url()).unwrap();
-    // They have one counter, and are asked in turn.
+    // They share a counter, and are queried alternately.
     let text = "{tiers: {free: {rate: 5/h}, paid: {rate: 9/h}}, tier_fact: tier}";
     let policy = Policy::from_text(text, Format::Yaml).unwrap().policy;
     let engine = Engine::new(policy, Noting(redis, Mutex::default())).unwrap();
@@ -123,7 +123,7 @@ async fn a_limit_is_made_ready_for_the_store_once() {
     for pair in others.chunks(2) {
         assert_eq!(pair, [*free, *paid]);
     }
-    // What is leased or refused by one says nothing of the other.
+    // A lease or a denial of one says nothing about the other.
     assert!(free.0 != paid.0 && free.1 != paid.1);
 }
 
@@ -136,7 +136,7 @@ async fn nobody_is_refused_because_others_were_faster() {
     let limiter = limiter.build().unwrap();
     for round in 0..50 {
         let key = format!("k{}", round % 7);
-        // As many as come while the first one asks, for what is enough for him.
+        // All requests arrive while the first one queries the store for its own cost.
         let all = join_all((0..32).map(|_| limiter.try_check(&key, 1))).await;
         let passed = all
             .iter()
@@ -214,13 +214,13 @@ async fn a_request_of_very_many_limits_goes_in_calls_of_a_bounded_size() {
         passed += u64::from(verdict.denied().is_none());
     }
     assert_eq!(passed, 2);
-    // Of 128, 128 and 44 questions each, and those that give back.
+    // Calls of 128, 128 and 44 queries, and those of refunds.
     let calls = redis.stats().round_trips - before;
     assert!(calls >= 9, "{calls} calls");
 }
 
-/// What glibc's allocator has ready at once, for each thread, ends at 1,032 bytes; a larger future costs a
-/// decision some hundred nanoseconds more.
+/// The thread cache of glibc's allocator ends at 1,032 bytes. A larger future costs a decision some hundred
+/// nanoseconds more.
 #[tokio::test]
 async fn a_decision_is_small_enough_to_be_had_at_once_from_the_allocator() {
     let redis = Redis::connect("redis://127.0.0.1:1").unwrap();

@@ -1,7 +1,7 @@
-//! The scripts against core: the same steps, the same answers to the bit.
+//! The scripts against core: the same steps give bit-identical answers.
 //!
-//! Core counts nanoseconds and the store microseconds, so core runs on a rate and on times whose
-//! nanoseconds stand for the store's microseconds.
+//! Core counts nanoseconds and the store microseconds, so core runs on a rate and on times whose nanoseconds
+//! stand for the store's microseconds.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -25,7 +25,7 @@ use tollgate_testkit::traffic::Random;
 use crate::query::{LimitForm, LimitParams, RawReply, StoreOp, StoreQuery};
 use crate::store::Store;
 
-/// What is done to one key.
+/// An action on one key.
 #[derive(Clone, Copy, Debug)]
 enum KeyAction {
     Decide(u64),
@@ -50,7 +50,7 @@ fn question(key: &str, numbers: LimitParams, step: KeyAction) -> StoreQuery {
     }
 }
 
-/// A limit's state beside the one in the store.
+/// A limit's state in core, beside the one in the store.
 trait Model {
     fn step(&mut self, now: u64, step: KeyAction) -> (Decision, u64);
 }
@@ -58,7 +58,7 @@ trait Model {
 struct Kept<A: tollgate::core::Arithmetic> {
     limit: A,
     state: A::State,
-    /// What a state reads as on a clock that is behind, and whether that is so far that it is written.
+    /// A state as read on a clock that is behind, and whether the difference is so large that it is written.
     read: Read<A>,
 }
 
@@ -73,7 +73,7 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
         let now = Timestamp::from_nanos(now);
         let (mut state, is_far) = (self.read)(&self.limit, &self.state, now);
         if is_far {
-            // So that it runs out from there.
+            // So that it drains from there.
             self.state = state.clone();
         }
         match step {
@@ -108,7 +108,7 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
     }
 }
 
-/// No wait is longer than a bucket's.
+/// Bounds the debt: no wait is longer than a full bucket's.
 fn clamped(
     level: &BucketLevel,
     capacity: u128,
@@ -125,7 +125,7 @@ fn clamped(
     }
 }
 
-/// What a token costs and a tick drains, in core's units.
+/// The price of a token and the drain of a tick, in core's units.
 fn units(rate: Rate, price: u128) -> (u128, u128) {
     let period = rate.period().map_or(1, |period| period.as_nanos());
     let drain = price * u128::from(rate.count()) / period;
@@ -183,7 +183,7 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
     }
 }
 
-/// Where the window of a time begins.
+/// The beginning of the window that contains a time.
 fn start_of(rate: Rate, align: WindowAlignment, now: Timestamp) -> Timestamp {
     let length = rate.period().unwrap().as_nanos() as u64;
     match align {
@@ -196,10 +196,10 @@ fn start_of(rate: Rate, align: WindowAlignment, now: Timestamp) -> Timestamp {
     }
 }
 
-/// As many keys as each step asks at once.
+/// The number of keys in each step.
 const KEYS: u64 = 50;
 
-/// A key of a random limit, in the store and as core has it.
+/// A key of a random limit, in the store and in core.
 struct ModelledKey {
     name: String,
     numbers: LimitParams,
@@ -242,7 +242,7 @@ fn random_key(number: u64, algorithm: Algorithm, random: &mut Random) -> Modelle
     }
 }
 
-/// What is done to each key. Calls that only decide may have a script of their own.
+/// A random action for each key. Calls with decisions alone may have a script of their own.
 fn random_actions(keys: &[ModelledKey], random: &mut Random) -> Vec<KeyAction> {
     let only_decides = random.below(2) == 0;
     let action = |ModelledKey { burst, .. }: &ModelledKey| match random.below(40) {
@@ -291,7 +291,7 @@ fn compare(
     );
     let mut seen = seen.decision(numbers);
     if is_window(algorithm) && seen.remaining == seen.limit {
-        // An empty window is as if never used: core still tells when it begins.
+        // An empty window is as if never used, but core still reports when it began.
         seen.reset_after = expected.reset_after;
     }
     assert_eq!(seen, expected, "{what}");
@@ -307,7 +307,7 @@ async fn run(algorithm: Algorithm, seed: u64) {
         .collect();
     let mut now = 1_700_000_000_000_000;
     for _ in 0..50_000 / KEYS {
-        // From a microsecond to some windows on; now and then back, or nowhere.
+        // From a microsecond to several windows ahead; sometimes back, or no step at all.
         let reach = [2, 50, 5_000, 1_000_000, 200_000_000][random.below(5) as usize];
         let step = random.below(reach);
         now = match random.below(12) {
@@ -329,8 +329,8 @@ async fn run(algorithm: Algorithm, seed: u64) {
     }
 }
 
-/// Requests of several questions, some about the same key, get the same from the script for levels alone
-/// as from the one for everything, in which they meet a question of another sort.
+/// Requests with several queries, some about the same key, get the same from the script for levels alone as
+/// from the script for everything, beside a query of another kind.
 #[tokio::test]
 async fn levels_alone_are_answered_as_among_others() {
     let server = Server::start();
@@ -423,7 +423,7 @@ async fn numbers_just_below_two_to_the_53_are_exact() {
     let server = Server::start();
     let store = Store::patient(&server);
     let mut random = Random::new(99);
-    // The largest bursts that there are, of periods that share nothing with a power of ten, and all.
+    // The largest bursts, of periods without common factors with a power of ten, and all others.
     for (count, period) in [
         (1, 1_000_000),
         (3, 1_000_003),

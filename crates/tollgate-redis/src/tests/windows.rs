@@ -1,13 +1,13 @@
-//! What tests ask of everything that was admitted: every window, against the limits that were in force in it.
+//! Checks of admitted requests: every window, against the limits that were in force in it.
 
 use tollgate::Rate;
 
-/// When, how much, and by which limit: all of one period. Nothing if it was asked in a way that says what is
-/// used, and admitted nothing.
+/// Time, amount and limit; all limits have one period. An amount of 0 is a query that reported usage and
+/// admitted nothing.
 pub(crate) type Admitted = (u64, u64, Rate);
 
-/// No window holds more than the largest burst of the limits that admitted something in it, and the fastest
-/// rate of those that were asked in it times its length.
+/// No window holds more than the largest burst of the limits that admitted something in it, plus the fastest
+/// rate of those that were queried in it times its length.
 pub(crate) fn check(admitted: &[Admitted]) {
     for (first, (start, much, rate)) in admitted.iter().enumerate() {
         if *much == 0 {

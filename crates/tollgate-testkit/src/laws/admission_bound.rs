@@ -1,4 +1,4 @@
-//! Law 2 and what stands on it: how much may pass in any window, whatever the times given.
+//! Law 2 and the laws that build on it: how much may pass in any window, whatever the times of the requests.
 
 use tollgate_core::{Rate, Timestamp, WindowAlignment};
 
@@ -23,8 +23,8 @@ pub fn law_2_bound<S: Subject>(
     check(2, kind, rate, &admitted(&mut make(rate), asks))
 }
 
-/// Law 2 at a live change: each side of it keeps its own bound, and across it buckets between two
-/// paces hand out no more than the larger burst beside what refills.
+/// Law 2 at a live change of the rate: before and after it each rate keeps its own bound, and across it a
+/// bucket admits no more than the larger burst and what refills.
 ///
 /// # Errors
 /// The first window that holds too much.
@@ -71,8 +71,8 @@ pub fn law_2_live_change<S: Adjustable>(
     })
 }
 
-/// Law 5: with times out of order the bound of law 2 holds all the same, each hit counted at the
-/// latest admitted time, and an old time never finds more than the latest one.
+/// Law 5: with times out of order, the bound of law 2 still holds if each hit counts at the latest admitted
+/// time, and an old time never gets more than the latest one.
 ///
 /// # Errors
 /// The first time that grants extra.
@@ -108,7 +108,7 @@ pub fn law_5_stale_times_grant_nothing<S: Subject>(
     Ok(())
 }
 
-/// The bound of this algorithm over hits in the order of time.
+/// The bound of this algorithm for hits in order of time.
 pub(super) fn check(
     law: u8,
     kind: OracleKind,
@@ -142,8 +142,8 @@ fn bucket_bound(law: u8, kind: OracleKind, rate: Rate, hits: &[Hit]) -> Result<(
     let (drain, price) = reduced_rate(rate).unwrap_or((0, 1));
     let spends_once = kind == OracleKind::TokenBucket || !rate.is_zero();
     let burst = if spends_once { rate.burst_size() } else { 0 };
-    // A booking acts at the first whole nanosecond after its exact time, so two of them may lie
-    // closer together than they exactly do, by less than one nanosecond.
+    // A reservation starts at the first whole nanosecond after its exact time, so two of them may be closer
+    // together than their exact times, by less than one nanosecond.
     let rounding = u64::from(law == 9);
     for_each_run(hits, |first, last, total| {
         let refilled = drain * u128::from(last.nanos_since(first).saturating_add(rounding));
@@ -162,7 +162,7 @@ fn sliding_bound(law: u8, rate: Rate, most: u128, hits: &[Hit]) -> Result<(), La
     })
 }
 
-/// At most n counts, and the part of the burst above the count once, in any n windows in a row.
+/// At most n counts, and once the part of the burst above the count, in any n consecutive windows.
 fn window_bound(
     law: u8,
     rate: Rate,

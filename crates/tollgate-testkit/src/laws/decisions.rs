@@ -1,4 +1,4 @@
-//! Laws about single answers: equal to the oracle, and true when put to the test.
+//! Laws about single decisions: equal to the oracle's, and accurate.
 
 use tollgate_core::{Outcome, Rate, Timestamp};
 
@@ -28,7 +28,7 @@ pub fn law_1_equals_the_oracle<S: Subject>(
     Ok(())
 }
 
-/// Law 1 of one word, second half: what the rounded interval admits, the exact form admits too.
+/// Law 1 for one word, second half: what the rounded interval admits, the exact form admits too.
 ///
 /// # Errors
 /// The first request that only the rounded form admits.
@@ -49,11 +49,11 @@ pub fn law_1_exact_form_admits_it_too<S: Subject>(
     Ok(())
 }
 
-/// Law 3: what is denied passes after exactly `retry_after`, and what never passes doesn't pass at
+/// Law 3: a denied request passes after exactly `retry_after`, and a request that never passes doesn't pass at
 /// the end of time either.
 ///
 /// # Errors
-/// The first promise that is too early or too late.
+/// The first `retry_after` that is too short or too long.
 pub fn law_3_retry_is_tight<S: Subject>(
     kind: OracleKind,
     rate: Rate,
@@ -81,9 +81,9 @@ pub fn law_3_retry_is_tight<S: Subject>(
     Ok(())
 }
 
-/// Law 8: `remaining` passes and one more does not; a fresh `limit` passes and one more never.
+/// Law 8: `remaining` passes and one more does not; a fresh limit admits `limit` and never one more.
 ///
-/// Remaining 0 says nothing about a cost of 0, which a state in debt refuses.
+/// Remaining 0 says nothing about a cost of 0, which a state in debt denies.
 ///
 /// # Errors
 /// The first `remaining` that is too small or too large.

@@ -1,4 +1,4 @@
-//! Law 9: what is given back was never lent to someone else.
+//! Law 9: a refund never returns what another request has taken.
 
 use tollgate_core::Rate;
 
@@ -7,12 +7,12 @@ use super::{LawViolation, Lender, admission_bound, requests, state_after};
 use crate::oracle::{Hit, OracleKind};
 use crate::traffic::{Arrival, Random, TimeOrder};
 
-/// How many are booked at one instant in order to be cancelled in reverse.
+/// How many reservations are made at one instant and cancelled in reverse.
 const RESERVATIONS: usize = 6;
 
-/// Law 9: over a random run of checks, reservations and cancellations, what was not cancelled
-/// keeps the bound of law 2, each counted when it acts. Buckets round that time up to a whole
-/// nanosecond, so their windows are taken one nanosecond longer.
+/// Law 9: in a random run of checks, reservations and cancellations, all that was not cancelled keeps the bound
+/// of law 2, each counted at its start. Buckets round that time up to a whole nanosecond, so their windows are
+/// one nanosecond longer.
 ///
 /// # Errors
 /// The first window that holds too much.
@@ -44,7 +44,7 @@ pub fn law_9_bound_of_what_was_kept<S: Lender>(
                 }
             }
             which => {
-                // The latest every other time, else any: both orders of cancelling occur.
+                // The latest every other time, else any one: both orders of cancelling occur.
                 let index = match kept.len().checked_sub(1) {
                     None => continue,
                     Some(latest) if which == 5 => latest,
@@ -62,7 +62,7 @@ pub fn law_9_bound_of_what_was_kept<S: Lender>(
     admission_bound::check(9, kind, rate, &hits)
 }
 
-/// Moves requests so close together that bookings pile up.
+/// Moves requests so close together that reservations accumulate.
 fn compress_times(rate: Rate, asks: &mut [Arrival]) {
     let period = rate.period().map_or(1, |period| period.as_nanos());
     let tokens = u128::from(rate.count().min(rate.burst_size()).max(1));
@@ -88,7 +88,7 @@ fn random_index(random: &mut Random, latest: usize) -> usize {
 /// Law 9: reservations made and cancelled in reverse order at one instant leave no trace.
 ///
 /// # Errors
-/// The first answer that shows one.
+/// The first answer that shows a trace.
 pub fn law_9_reverse_order_restores<S: Lender>(
     rate: Rate,
     make: impl Fn(Rate) -> S,

@@ -1,4 +1,4 @@
-//! The core's own holder takes part in every law: the shortest example of how another would.
+//! The core's own implementation takes part in every law: the shortest example for others.
 
 use std::time::Duration;
 

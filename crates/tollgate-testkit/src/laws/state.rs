@@ -1,5 +1,4 @@
-//! Laws about what is kept between requests, seen through the answers of two subjects that must
-//! have become the same.
+//! Laws about the state between requests, tested by the answers of two subjects that must have equal states.
 
 use tollgate_core::{Rate, Timestamp};
 
@@ -7,7 +6,7 @@ use super::{LawViolation, Subject, ensure, state_after};
 use crate::oracle::OracleKind;
 use crate::traffic::Arrival;
 
-/// Law 4: leaving out all that was denied, and all that only peeked, changes no answer.
+/// Law 4: leaving out all denied requests and all peeks changes no answer.
 ///
 /// # Errors
 /// The first answer that differs.
@@ -68,7 +67,7 @@ pub fn law_6_costs_add_up<S: Subject>(
     Ok(())
 }
 
-/// Law 7: from `reset_after` on, a used subject and a fresh one answer alike.
+/// Law 7: after `reset_after`, a used subject and a fresh one answer alike.
 ///
 /// # Errors
 /// The first answer that differs.
@@ -89,7 +88,7 @@ pub fn law_7_idle_is_never_seen<S: Subject>(
             .iter()
             .any(|ask| ask.at >= kind.latest_supported_time())
         {
-            // It is not idle again within the times that the algorithm tells apart.
+            // It doesn't become idle again within the times that the algorithm distinguishes.
             continue;
         }
         check_same_answers(7, rate, &mut subject, &mut make(rate), &later)?;
@@ -97,7 +96,7 @@ pub fn law_7_idle_is_never_seen<S: Subject>(
     Ok(())
 }
 
-/// The same gaps from another time on, those that step back left out.
+/// The same gaps from another time on, without those that step back.
 fn shift_requests(start: Timestamp, asks: &[Arrival]) -> Vec<Arrival> {
     let origin = asks.first().map_or(Timestamp::ZERO, |ask| ask.at);
     let mut at = start;
@@ -112,7 +111,7 @@ const fn peek(at: Timestamp) -> Arrival {
     Arrival { at, cost: 0 }
 }
 
-/// Two subjects give the same answers to the same questions.
+/// Checks that two subjects give the same answers to the same requests.
 pub(super) fn check_same_answers<S: Subject>(
     law: u8,
     rate: Rate,

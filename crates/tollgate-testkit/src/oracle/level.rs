@@ -4,19 +4,19 @@ use tollgate_core::{Rate, Timestamp, units};
 
 use super::{Hit, Oracle, as_count, reduced_rate};
 
-/// What drains in a nanosecond, by the interval that one word holds.
+/// The drain of a nanosecond, by the interval that one word can represent.
 const UNITS: u128 = units::PER_NANO as u128;
 
-/// What a time before the latest hit is taken for.
+/// How a time before the latest hit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StaleTimePolicy {
-    /// The time of the latest hit: nothing drains, nothing is owed twice.
+    /// As the time of the latest hit: nothing drains, nothing is owed twice.
     LatestHit,
-    /// Itself, on a line on which debt drains evenly: the past owed more.
+    /// As itself, on a timeline on which debt drains evenly: the debt was larger then.
     Itself,
 }
 
-/// A level that every hit raises by its cost and every nanosecond lowers by the pace.
+/// A level that rises by the cost of every hit and falls evenly with time.
 ///
 /// All amounts are whole numbers of 1/price tokens, where one token is `price` and one nanosecond
 /// drains `drain`, so that the fraction is exact.
@@ -53,7 +53,7 @@ impl LevelOracle {
         }
     }
 
-    /// The same at the interval that one word holds: whole units of the word, rounded up.
+    /// A bucket with the interval that one word can represent: whole units of the word, rounded up.
     pub fn gcra(rate: Rate) -> Self {
         let exact = Self::leaky_bucket(rate);
         let (drain, price) = if exact.drain == 0 {
@@ -69,7 +69,7 @@ impl LevelOracle {
         }
     }
 
-    /// What is owed at `now`, by replaying all hits from the beginning.
+    /// The debt at `now`, by replaying all hits from the beginning.
     fn units_owed(&self, now: Timestamp) -> u128 {
         let (mut owed, mut last) = (0u128, Timestamp::ZERO);
         for hit in &self.hits {

@@ -4,7 +4,7 @@ use tollgate_core::{Rate, Timestamp, WindowAlignment};
 
 use super::{Hit, Oracle, as_count};
 
-/// What the three have in common: the hits, and how many a window takes.
+/// The common part of the three: the hits, and the count of a window.
 #[derive(Clone, Debug)]
 struct HitHistory {
     unlimited: bool,
@@ -37,13 +37,13 @@ impl HitHistory {
         }
     }
 
-    /// The sum of all hits that the test picks.
+    /// The sum of the hits for which `picks` is true.
     fn sum_matching(&self, picks: impl Fn(Timestamp) -> bool) -> u128 {
         let picked = self.hits.iter().filter(|hit| picks(hit.at));
         picked.map(|hit| u128::from(hit.cost)).sum()
     }
 
-    /// Room for hits beside `used` of them.
+    /// The remaining room, if `used` is taken.
     fn remaining_room(&self, used: u128) -> u64 {
         as_count(u128::from(self.count).saturating_sub(used))
     }
@@ -55,7 +55,7 @@ fn after(time: Timestamp, nanos: u64) -> Option<Timestamp> {
     Some(Timestamp::from_nanos(nanos))
 }
 
-/// At most `count` in each window, windows placed by boundary or by the first hit.
+/// At most `count` in each window. Windows begin at boundaries or at the first hit.
 #[derive(Clone, Debug)]
 pub struct FixedOracle {
     history: HitHistory,
@@ -69,7 +69,7 @@ impl FixedOracle {
         Self { history, align }
     }
 
-    /// The window that holds `time`, as its first time and the first time after it.
+    /// The window that contains `time`, as its first time and the first time after it.
     fn window_of(&self, time: Timestamp) -> (Timestamp, Option<Timestamp>) {
         let length = self.history.length;
         match self.align {
@@ -158,7 +158,7 @@ impl Oracle for LogOracle {
         if cost > self.history.count {
             return None;
         }
-        // Room appears only when a hit slides out, and the hits are in the order of time.
+        // Room appears only when a hit leaves the window, and the hits are in order of time.
         let slides_out = |hit: &Hit| after(hit.at, self.history.length);
         let mut times = self.history.hits.iter().filter_map(slides_out);
         times.find(|at| *at > now && cost <= self.room(*at))
@@ -191,7 +191,7 @@ impl CounterOracle {
         Self { history, burst }
     }
 
-    /// The number of the aligned window that holds `time`.
+    /// The number of the aligned window that contains `time`.
     fn window_of(&self, time: Timestamp) -> u64 {
         time.as_nanos() / self.history.length
     }
@@ -219,8 +219,8 @@ impl CounterOracle {
         as_count((count + lent).saturating_sub(estimate))
     }
 
-    /// The first time in `from..=to`, all of one window, at which the cost passes: within a window
-    /// the estimate only falls, so halving finds it.
+    /// The first time in `from..=to`, within one window, at which the cost passes. Within a window the estimate
+    /// only falls, so a binary search finds it.
     fn search(&self, from: Timestamp, to: Timestamp, cost: u64) -> Option<Timestamp> {
         let passes = |nanos| cost <= self.room(Timestamp::from_nanos(nanos));
         let (mut low, mut high) = (from.as_nanos(), to.as_nanos());
@@ -273,7 +273,7 @@ impl Oracle for CounterOracle {
     }
 
     fn record(&mut self, now: Timestamp, cost: u64) {
-        // The list stays in the order of time; within a window that changes no sum.
+        // The list stays in order of time; within a window that changes no sum.
         self.history.push(self.effective(now), cost);
     }
 }

@@ -1,11 +1,11 @@
-//! What can be chosen of a server before it starts.
+//! The settings of a server before it starts.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::Server;
 
-/// How a server is to be, made by [`Server::builder`].
+/// The settings of a server, made by [`Server::builder`].
 ///
 /// ```
 /// use tollgate_testkit::redis::Server;
@@ -29,7 +29,7 @@ pub struct Builder {
     pub(super) sentinel: bool,
     pub(super) password: Option<String>,
     pub(super) host: IpAddr,
-    /// The network namespace that it runs in.
+    /// The server's network namespace.
     pub(super) namespace: Option<String>,
     lines: String,
 }
@@ -49,14 +49,14 @@ impl Builder {
         }
     }
 
-    /// Valkey in place of Redis.
+    /// Valkey instead of Redis.
     pub fn valkey(mut self) -> Self {
         self.valkey = true;
         self
     }
 
-    /// A second port that speaks TLS: see [`Server::tls_url`] and [`Server::certificates`]. A client may
-    /// show a certificate; `.arg("tls-auth-clients", "yes")` makes it a must.
+    /// A second port with TLS: see [`Server::tls_url`] and [`Server::certificates`]. A client certificate is
+    /// optional; `.arg("tls-auth-clients", "yes")` requires one.
     pub fn tls(mut self) -> Self {
         self.tls = true;
         self
@@ -73,10 +73,10 @@ impl Builder {
         self.arg("user", &format!("{user} on >{password} {rules}"))
     }
 
-    /// A password for the default user. [`Server::url`] and the kit's own client have it.
+    /// A password for the default user. [`Server::url`] and the kit's own client include it.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
-        // A replica of a server like this one is a client too.
+        // A replica of this server is a client too, and needs the password.
         self.arg("requirepass", password)
             .arg("masterauth", password)
     }
@@ -116,13 +116,13 @@ impl Builder {
         self
     }
 
-    /// What an address says before the host.
+    /// The part of an address before the host.
     pub(super) fn login(&self) -> String {
         let password = self.password.as_ref();
         password.map_or(String::new(), |password| format!(":{password}@"))
     }
 
-    /// The lines that the caller asked for. They come last, since the last of two lines holds.
+    /// The lines that the caller added. They come last, because the last of two equal lines wins.
     pub(super) fn lines(&self) -> &str {
         &self.lines
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::certificates::Authority;
 
-/// Where the certificates of a server with [`tls`](super::Builder::tls) are, as PEM files.
+/// Paths of the certificates of a server with [`tls`](super::Builder::tls), as PEM files.
 ///
 /// ```
 /// use tollgate_testkit::redis::Server;
@@ -16,7 +16,7 @@ use crate::certificates::Authority;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// The authority that signed the others: what a client must trust.
+    /// The authority that signed the others: a client must trust it.
     pub authority: PathBuf,
     /// The server's, for `127.0.0.1` and `localhost`.
     pub server: PathBuf,

@@ -1,4 +1,4 @@
-//! A small blocking client that speaks RESP2: enough to set a server up and to look into it.
+//! A small blocking client that speaks RESP2: enough to set up and inspect a server.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -7,12 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a client waits for a connection and for each reply, unless told otherwise.
+/// How long a client waits for a connection and for each reply by default.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a server answered.
+/// A server's reply.
 ///
-/// It compares with text, whatever way the server sent it, and is shown so that people can read it:
+/// It compares with text, however the server sent it, and its `Display` is for people:
 ///
 /// ```
 /// use tollgate_testkit::redis::Reply;
@@ -28,13 +28,13 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Reply {
     /// A short text such as `OK`.
     Status(String),
-    /// An error inside an array; one that stands alone is the `Err` of [`Client::command`].
+    /// An error inside an array; a top-level error is the `Err` of [`Client::command`].
     Error(String),
     /// A number.
     Integer(i64),
     /// Bytes.
     Bulk(Vec<u8>),
-    /// Nothing there.
+    /// No value.
     Nil,
     /// Several replies.
     Array(Vec<Reply>),
@@ -74,12 +74,12 @@ impl Reply {
         }
     }
 
-    /// The number, also when it came as text.
+    /// The number, even if it was sent as text.
     pub fn integer(&self) -> Option<i64> {
         self.text()?.parse().ok()
     }
 
-    /// The bytes, if that is what it is.
+    /// The bytes, if it is bytes.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Bulk(bytes) => Some(bytes),
@@ -87,7 +87,7 @@ impl Reply {
         }
     }
 
-    /// The replies of an array; none if it isn't one.
+    /// The replies of an array; empty if it isn't one.
     pub fn items(&self) -> &[Reply] {
         match self {
             Self::Array(items) => items,
@@ -95,7 +95,7 @@ impl Reply {
         }
     }
 
-    /// Whether there was nothing.
+    /// Whether it is [`Nil`](Self::Nil).
     pub fn is_nil(&self) -> bool {
         *self == Self::Nil
     }
@@ -127,7 +127,7 @@ impl Client {
     /// Connects over TCP.
     ///
     /// # Errors
-    /// Who can't be reached and why.
+    /// The address and the cause, if it can't be reached.
     pub fn tcp(address: SocketAddr) -> Result<Self, String> {
         Self::with_timeout(RESPONSE_TIMEOUT, address)
     }
@@ -135,14 +135,14 @@ impl Client {
     /// Connects to a UNIX socket.
     ///
     /// # Errors
-    /// Which socket can't be reached and why.
+    /// The socket and the cause, if it can't be reached.
     pub fn unix(path: &Path) -> Result<Self, String> {
         UnixStream::connect(path)
             .and_then(|stream| Self::from_stream(Stream::Unix(stream), RESPONSE_TIMEOUT))
             .map_err(|error| format!("can't connect to {}: {error}", path.display()))
     }
 
-    /// How long to wait for each reply from here on, more than zero.
+    /// Sets how long to wait for each reply from here on, more than zero.
     ///
     /// # Errors
     /// If the socket doesn't take it.
@@ -154,8 +154,8 @@ impl Client {
     /// Sends one command and waits for its reply.
     ///
     /// # Errors
-    /// The server's own error text, or that it didn't answer in time. After the latter the connection
-    /// is of no more use: a late reply would be taken for the next command's.
+    /// The server's own error text, or a timeout. After a timeout the connection can't be used again: a late
+    /// reply would be taken for the next command's.
     pub fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Result<Reply, String> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words.iter().map(AsRef::as_ref) {
@@ -188,7 +188,7 @@ impl Client {
             .ok_or_else(|| format!("INFO {section} has no {field}"))
     }
 
-    /// Connects over TCP, and waits no longer than this for that and for each reply.
+    /// Connects over TCP, with this timeout for connecting and for each reply.
     pub(super) fn with_timeout(timeout: Duration, address: SocketAddr) -> Result<Self, String> {
         TcpStream::connect_timeout(&address, timeout)
             .and_then(|stream| {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::{Builder, Migration, Reply, Server, wait_until};
 
-/// How many slots there are, and how many masters share them.
+/// The number of hash slots, and of the masters that share them.
 const SLOTS: u16 = 16_384;
 const MASTERS: u16 = 3;
-/// How long everything together may take to come up, and a change to reach every node.
+/// How long starting everything may take, or a change until every node knows it.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Six nodes: three masters that share the slots, each with a replica.
+/// Six nodes: three masters that share the hash slots, each with a replica.
 ///
 /// ```
 /// use tollgate_testkit::redis::{Cluster, hash_slot};
@@ -24,7 +24,7 @@ pub struct Cluster {
     nodes: Vec<Server>,
 }
 
-/// The slot of a key: of what is between its first `{` and the next `}`, if there is anything.
+/// The hash slot of a key: of the text between its first `{` and the next `}`, if there is any.
 ///
 /// ```
 /// use tollgate_testkit::redis::hash_slot;
@@ -40,7 +40,7 @@ pub fn hash_slot(key: impl AsRef<[u8]>) -> u16 {
         let close = rest.iter().position(|byte| *byte == b'}')?;
         (close > 0).then(|| &rest[..close])
     });
-    // CRC-16 with polynomial 0x1021 from zero, as the cluster's specification has it.
+    // CRC-16 with polynomial 0x1021 from zero, as in the cluster's specification.
     let crc = tag.unwrap_or(key).iter().fold(0u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
             (crc << 1) ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 }
@@ -50,11 +50,11 @@ pub fn hash_slot(key: impl AsRef<[u8]>) -> u16 {
 }
 
 impl Cluster {
-    /// Starts six nodes, joins them and waits until every one says that all is well and the replicas
-    /// are in sync.
+    /// Starts six nodes, joins them and waits until every node reports a healthy cluster and the replicas are
+    /// in sync.
     ///
     /// # Panics
-    /// If one doesn't come up.
+    /// If a node doesn't start.
     pub fn start() -> Self {
         Self::start_with(Server::builder())
     }
@@ -62,12 +62,12 @@ impl Cluster {
     /// The same with nodes built in another way, such as `Server::builder().valkey()`.
     ///
     /// # Panics
-    /// If one doesn't come up.
+    /// If a node doesn't start.
     pub fn start_with(node: Builder) -> Self {
         let node = node
             .cluster()
             .arg("cluster-node-timeout", "2000")
-            // Replicas stay with their masters, however long they have been out of touch.
+            // Replicas stay with their masters, however long they have been disconnected.
             .arg("cluster-allow-replica-migration", "no")
             .arg("cluster-replica-validity-factor", "0");
         let nodes = (0..2 * MASTERS).map(|_| node.clone().start()).collect();
@@ -103,29 +103,29 @@ impl Cluster {
             .filter(is_master)
     }
 
-    /// Who serves a slot, by the first node that answers. After a failure this is the old one until the
+    /// The master of a hash slot, by the first node that answers. After a failure this is the old one until the
     /// cluster has noticed.
     ///
     /// # Panics
-    /// If no node answers, or the slot is nobody's.
+    /// If no node answers, or the hash slot has no owner.
     pub fn master_of(&self, slot: u16) -> &Server {
         let mut answering = self.nodes.iter().filter(|node| node.answers());
         let owner = answering.find_map(|node| self.owner_seen_by(node, slot));
         owner.unwrap_or_else(|| panic!("nobody serves slot {slot}"))
     }
 
-    /// Kills who serves a slot and returns it: [`restart_empty`](Server::restart_empty) makes it a
+    /// Kills the master of a hash slot and returns it: [`restart_empty`](Server::restart_empty) makes it a
     /// replica of its successor.
     ///
     /// # Panics
-    /// If nobody serves it.
+    /// If the hash slot has no master.
     pub fn kill_master_of(&self, slot: u16) -> &Server {
         let master = self.master_of(slot);
         master.kill();
         master
     }
 
-    /// Waits until every node that answers says that the cluster is ok, all of them name the same owners, the
+    /// Waits until every node that answers reports a healthy cluster, all of them name the same owners, the
     /// owners answer as masters, and their replicas are in sync.
     ///
     /// # Panics
@@ -136,18 +136,18 @@ impl Cluster {
         });
     }
 
-    /// Moves a slot with its keys to another master and waits until every node knows.
+    /// Moves a hash slot with its keys to another master and waits until every node knows.
     ///
     /// # Panics
-    /// If a step is refused.
+    /// If a step fails.
     pub fn migrate_slot(&self, slot: u16, to: &Server) {
         let migration = self.begin_migration(slot, to);
         while migration.move_keys(100) > 0 {}
         migration.finish();
     }
 
-    /// Begins to move a slot to another master. What is returned does it step by step, so that a test can
-    /// hold it half-way: the old owner then answers `ASK` for keys that it no longer has.
+    /// Begins to move a hash slot to another master. The returned value does it step by step, so that a test
+    /// can stop half-way: the old owner then answers `ASK` for keys that have moved.
     ///
     /// ```
     /// use tollgate_testkit::redis::{Cluster, hash_slot};
@@ -168,13 +168,13 @@ impl Cluster {
     /// ```
     ///
     /// # Panics
-    /// If a step is refused.
+    /// If a step fails.
     pub fn begin_migration<'a>(&'a self, slot: u16, to: &'a Server) -> Migration<'a> {
         Migration::start_migration(self, slot, to)
     }
 
-    /// Waits until a node knows of every change that the others know of. One that doesn't would number its
-    /// own change like another one's; the old owner of a slot may win that, and the slot's keys are gone.
+    /// Waits until a node knows every change that the others know. Otherwise it would give its own change the
+    /// number of another one; the old owner of a hash slot may win that, and the slot's keys are lost.
     pub(super) fn wait_until_informed(&self, node: &Server) {
         let epoch = |node: &Server| {
             let text = node.client().ok()?.command(&["CLUSTER", "INFO"]).ok()?;
@@ -189,7 +189,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until every node that answers names this owner of a slot.
+    /// Waits until every node that answers names this owner of a hash slot.
     pub(super) fn wait_until_owned(&self, slot: u16, owner: &Server) {
         wait_until(
             START_TIMEOUT,
@@ -203,11 +203,11 @@ impl Cluster {
         );
     }
 
-    /// Makes one cluster of nodes that don't know each other.
+    /// Joins nodes that don't know each other to one cluster.
     fn join_nodes(&self) {
         let (first, rest) = self.nodes.split_first().expect("six nodes");
         for (number, node) in (1u16..).zip(&self.nodes) {
-            // Different epochs from the start spare the nodes from sorting that out by collisions.
+            // Different epochs from the start spare the nodes a resolution of collisions.
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &number.to_string()]);
         }
         let (port, bus) = (first.port(), first.bus_port().expect("a node of a cluster"));
@@ -257,7 +257,7 @@ impl Cluster {
         Ok(view.iter().all(|(_, _, port)| masters.contains(port)))
     }
 
-    /// The server that a node takes for a slot's owner.
+    /// The owner of a hash slot, as a node sees it.
     fn owner_seen_by(&self, node: &Server, slot: u16) -> Option<&Server> {
         let reply = node.client().ok()?.command(&["CLUSTER", "SLOTS"]).ok()?;
         let slot = i64::from(slot);
@@ -270,7 +270,7 @@ impl Cluster {
     }
 }
 
-/// What `CLUSTER PERMITS` says, in order: from which slot to which, and the owner's port.
+/// The reply to `CLUSTER SLOTS`, in order: the first and the last hash slot, and the owner's port.
 fn owners(reply: &Reply) -> Vec<(i64, i64, i64)> {
     let number = |items: &[Reply], index: usize| items.get(index).and_then(Reply::integer);
     let range = |range: &Reply| {
@@ -283,7 +283,7 @@ fn owners(reply: &Reply) -> Vec<(i64, i64, i64)> {
     ranges
 }
 
-/// What a node is called in its cluster.
+/// The id of a node in its cluster.
 pub(super) fn id_of(node: &Server) -> String {
     let id = node.command(&["CLUSTER", "MYID"]).text();
     id.expect("a node's id is text")

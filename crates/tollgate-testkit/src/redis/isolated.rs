@@ -7,10 +7,10 @@ use super::port::Port;
 use super::{Builder, Server};
 use crate::external_programs::find_program;
 
-/// A server in a network namespace of its own, reached over a pair of virtual interfaces. The network
-/// can be cut: packets vanish, and nobody is told.
+/// A server in a network namespace of its own, reached over a pair of virtual interfaces. The network can be
+/// cut: packets are lost without an error.
 ///
-/// Only root may make such a network.
+/// Only root can make such a network.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,12 +33,12 @@ pub struct Isolated {
     network: Network,
 }
 
-/// A namespace by this name, and the interface of the same name that leads there.
+/// A namespace and an interface of the same name that leads there.
 #[derive(Debug)]
 struct Network {
     name: String,
     inside: Ipv4Addr,
-    /// Its number is on no other test's network as long as it is held.
+    /// No other test has a network with this number while it is held.
     _number: Port,
 }
 
@@ -51,7 +51,7 @@ impl Isolated {
         Self::start_with(Server::builder())
     }
 
-    /// The same with a server built in another way.
+    /// Starts a server that was built in another way.
     ///
     /// # Panics
     /// As [`start`](Self::start).
@@ -72,7 +72,7 @@ impl Isolated {
     /// Cuts the network: from now on every packet to the server and from it is lost.
     ///
     /// # Panics
-    /// If the rules are refused.
+    /// If the firewall rules can't be set.
     pub fn partition(&self) {
         self.network.filter("-I INPUT -j DROP");
         self.network.filter("-I OUTPUT -j DROP");
@@ -81,7 +81,7 @@ impl Isolated {
     /// Undoes [`partition`](Self::partition).
     ///
     /// # Panics
-    /// If the rules are refused.
+    /// If the firewall rules can't be set.
     pub fn heal(&self) {
         self.network.filter("-F");
     }
@@ -92,7 +92,7 @@ impl Network {
         find_program("ip", "apt-get install iproute2");
         find_program("iptables", "apt-get install iptables");
         let number = Port::reserve_free();
-        // Addresses that are set aside for tests of networks, four for each pair of interfaces.
+        // Addresses that are reserved for network tests, four for each pair of interfaces.
         let first = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + 4 * u32::from(number.index());
         let (outside, inside) = (Ipv4Addr::from(first + 1), Ipv4Addr::from(first + 2));
         let name = format!("tollgate{}", number.number());
@@ -102,7 +102,7 @@ impl Network {
             inside,
             _number: number,
         };
-        // A test that was killed may have left one by this name.
+        // A test that was killed may have left a namespace with this name.
         network.remove();
         let name = &network.name;
         run(&format!("ip netns add {name}"));
@@ -125,8 +125,8 @@ impl Network {
     }
 
     fn remove(&self) {
-        // Either may be missing, which is fine. The interface goes first: a namespace whose last process
-        // is just gone may take a while to go itself.
+        // Either may be missing, which is fine. The interface goes first: a namespace whose last process has
+        // just ended may take a while to disappear.
         let _ = output(&format!("ip link del {}", self.name));
         let _ = output(&format!("ip netns del {}", self.name));
     }
@@ -138,7 +138,7 @@ impl Drop for Network {
     }
 }
 
-/// Runs a command of words without spaces.
+/// Runs a command whose words have no spaces.
 fn output(line: &str) -> Result<(), String> {
     let mut words = line.split_whitespace();
     let program = words.next().unwrap_or_default();

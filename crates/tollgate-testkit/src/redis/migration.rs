@@ -1,9 +1,9 @@
-//! A slot of a cluster on its way from one master to another.
+//! The migration of a hash slot from one master to another.
 
 use super::cluster::id_of;
 use super::{Cluster, Reply, Server};
 
-/// A slot on its way, made by [`Cluster::begin_migration`]. Dropping it leaves it half-way.
+/// A migration in progress, made by [`Cluster::begin_migration`]. Dropping it leaves the hash slot half-way.
 #[derive(Debug)]
 pub struct Migration<'a> {
     cluster: &'a Cluster,
@@ -22,26 +22,26 @@ impl<'a> Migration<'a> {
             from,
             to,
         };
-        // In this order nobody is ever sent to a node that doesn't expect it.
+        // In this order no client is ever redirected to a node that doesn't expect it.
         migration.set_slot_state(to, "IMPORTING", &id_of(from));
         migration.set_slot_state(from, "MIGRATING", &id_of(to));
         migration
     }
 
-    /// Who has served the slot.
+    /// The old owner.
     pub fn from(&self) -> &'a Server {
         self.from
     }
 
-    /// Who is to serve it.
+    /// The new owner.
     pub fn to(&self) -> &'a Server {
         self.to
     }
 
-    /// Moves some keys of the slot, at most so many, and returns how many they were.
+    /// Moves at most this many keys of the hash slot, and returns how many were moved.
     ///
     /// # Panics
-    /// If that is refused.
+    /// If that fails.
     pub fn move_keys(&self, at_most: usize) -> usize {
         let (slot, most) = (self.slot.to_string(), at_most.to_string());
         let mut client = self.from.client().expect("the slot's owner");
@@ -63,15 +63,15 @@ impl<'a> Migration<'a> {
         count
     }
 
-    /// Makes the new master the owner, and waits until every node knows. Keys that weren't moved are
-    /// lost, so [`move_keys`](Self::move_keys) until there are none.
+    /// Makes the new master the owner, and waits until every node knows. Keys that weren't moved are lost, so
+    /// call [`move_keys`](Self::move_keys) until there are none.
     ///
     /// # Panics
-    /// If that is refused.
+    /// If that fails.
     pub fn finish(self) {
         let id = id_of(self.to);
         self.cluster.wait_until_informed(self.to);
-        // The new owner first: should the old one let go before, the slot would be nobody's.
+        // The new owner first: if the old one let go before, the hash slot would have no owner.
         self.set_slot_state(self.to, "NODE", &id);
         self.set_slot_state(self.from, "NODE", &id);
         self.cluster.wait_until_owned(self.slot, self.to);

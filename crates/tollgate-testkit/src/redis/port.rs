@@ -3,16 +3,16 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
-/// The first port given out, and how many there are. They end below those that the system gives to
-/// outgoing connections (from 32,768): a client that reconnects to a server which is down could
-/// otherwise be given that very port, and be connected to itself.
+/// The first port and the number of ports. They end below the ports that the system gives to outgoing
+/// connections (from 32,768): otherwise a client that reconnects to a stopped server could get that very port,
+/// and connect to itself.
 const FIRST_PORT: u16 = 20_000;
 const PORT_COUNT: u16 = 12_000;
 
-/// A TCP port, kept for this test also while no server listens on it.
+/// A TCP port, reserved for this test even while no server listens on it.
 ///
-/// What keeps it is the UDP port of the same number: only one process can hold that, and the system
-/// takes it back however the process ends.
+/// The UDP port of the same number reserves it: only one process can hold that, and the system releases it
+/// however the process ends.
 ///
 /// ```
 /// use tollgate_testkit::redis::Port;
@@ -27,7 +27,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port that is free, from a random place on.
+    /// Reserves a free port, searching from a random one on.
     ///
     /// # Panics
     /// If all are taken.
@@ -45,7 +45,7 @@ impl Port {
         self.number
     }
 
-    /// How far it is from the first: a small number that is this test's own.
+    /// The offset from the first port: a small number that no other test has.
     pub(super) fn index(&self) -> u16 {
         self.number - FIRST_PORT
     }

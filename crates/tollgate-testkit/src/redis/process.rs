@@ -1,4 +1,4 @@
-//! One process that a test started, and what may be done to it.
+//! One process that a test started, with signals.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use super::wait_until;
 
-/// Linux tells every program its times in hundredths of a second.
+/// Linux reports process times in hundredths of a second.
 const CPU_TICK: Duration = Duration::from_millis(10);
 
-/// A process, killed and waited for when it is dropped.
+/// A process that is killed and waited for when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Process(Mutex<Child>);
 
 impl Process {
-    /// Starts it with what it says appended to a file.
+    /// Starts a command, with its output appended to a file.
     pub(crate) fn spawn(command: &mut Command, log: &Path) -> Self {
         let log = File::options().create(true).append(true).open(log);
         let log = log.expect("a log file in the test's folder");
@@ -38,15 +38,15 @@ impl Process {
         self.child().try_wait().is_ok_and(|ended| ended.is_none())
     }
 
-    /// Kills it at once, stopped or not, and waits until it is gone.
+    /// Kills it immediately, paused or not, and waits until it is gone.
     pub(super) fn kill(&self) {
         let mut child = self.child();
-        // It can only fail if the process is gone, which is what was asked for.
+        // This fails only if the process has ended already.
         let _ = child.kill();
         let _ = child.wait();
     }
 
-    /// Stops it where it is, until it is told to continue.
+    /// Pauses it until it is resumed.
     pub(super) fn pause(&self) {
         self.signal("STOP");
         wait_until(Duration::from_secs(5), "a process to stop", || {
@@ -54,7 +54,7 @@ impl Process {
         });
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub(super) fn resume(&self) {
         self.signal("CONT");
     }
@@ -62,22 +62,22 @@ impl Process {
     /// The processor time that it has used, to a hundredth of a second.
     pub(super) fn cpu_time(&self) -> Duration {
         let stat = self.stat().expect("a process that is running");
-        // Fields 14 and 15 by the manual's count; the first two are cut off.
+        // Fields 14 and 15 in the manual; the first two are cut off.
         let fields = stat.split_whitespace().skip(11).take(2);
         let ticks: u32 = fields.filter_map(|field| field.parse::<u32>().ok()).sum();
         CPU_TICK * ticks
     }
 
-    /// What the system says about it, from its state on. The name before may hold anything.
+    /// The process's statistics from its state on. The name before may contain anything.
     fn stat(&self) -> Option<String> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         Some(stat.rsplit_once(") ")?.1.to_owned())
     }
 
-    /// Sends a signal by the shell, which needs no unsafe code here.
+    /// Sends a signal through the shell, which needs no unsafe code here.
     fn signal(&self, name: &str) {
         let mut child = self.child();
-        // One that has ended was waited for just now: its number may be another's by now.
+        // A process that has ended was just reaped, and its id may belong to another by now.
         let running = child.try_wait().is_ok_and(|ended| ended.is_none());
         assert!(running, "SIG{name} for a process that isn't running");
         let kill = format!("kill -{name} {}", child.id());

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Builder, Server, wait_until};
 
-/// What the sentinels call the master.
+/// The sentinels' name for the master.
 const MASTER_NAME: &str = "mymaster";
-/// How long everything together may take to come up.
+/// How long starting everything may take.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A master, its two replicas and three sentinels, two of which must agree that the master is down.
@@ -28,7 +28,7 @@ impl Sentinels {
     /// Starts all six and waits until the sentinels know each other and the replicas are in sync.
     ///
     /// # Panics
-    /// If one doesn't come up.
+    /// If a server doesn't start.
     pub fn start() -> Self {
         Self::start_with(Server::builder())
     }
@@ -36,13 +36,13 @@ impl Sentinels {
     /// The same with servers built in another way, such as `Server::builder().valkey()`.
     ///
     /// # Panics
-    /// If one doesn't come up.
+    /// If a server doesn't start.
     pub fn start_with(server: Builder) -> Self {
         let master = server.clone().start();
         let place = format!("127.0.0.1 {}", master.port());
         let replica = || server.clone().arg("replicaof", &place).start();
         let servers = vec![master, replica(), replica()];
-        // The sentinels come last: they ask a master that has no replicas yet only every ten seconds.
+        // The sentinels start last: they query a master without replicas only every ten seconds.
         wait_until(START_TIMEOUT, "two replicas in sync", || {
             let in_sync =
                 |server: &&Server| server.info("replication", "master_link_status") == "up";
@@ -53,8 +53,8 @@ impl Sentinels {
             let mut sentinel = Server::builder()
                 .sentinel()
                 .arg("sentinel monitor", &format!("{MASTER_NAME} {place} 2"))
-                // A sentinel connects to a new master only once a second: with less it would take that
-                // one for dead too, and fail over again.
+                // A sentinel connects to a new master only once a second. With less it would take that master
+                // for dead too, and fail over again.
                 .arg("sentinel down-after-milliseconds", &format!("{MASTER_NAME} 1500"))
                 .arg("sentinel failover-timeout", &format!("{MASTER_NAME} 3000"));
             sentinel.valkey = server.valkey;
@@ -90,7 +90,7 @@ impl Sentinels {
         )
     }
 
-    /// The master and the replicas, whoever is which.
+    /// The master and the replicas, in any order.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
@@ -100,8 +100,8 @@ impl Sentinels {
         &self.sentinels
     }
 
-    /// Who the master is, by the first sentinel that answers. After a failure this is the old one until
-    /// the sentinels have agreed.
+    /// The master, by the first sentinel that answers. After a failure this is the old one until the sentinels
+    /// have agreed.
     ///
     /// # Panics
     /// If no sentinel answers.
@@ -124,8 +124,8 @@ impl Sentinels {
         master
     }
 
-    /// Waits until every sentinel that answers names the same master, has no doubt about it and nothing left
-    /// to do, and that one says so too; and returns it.
+    /// Waits until every sentinel that answers names the same master without doubts or pending work, and that
+    /// server answers as a master. Returns it.
     ///
     /// # Panics
     /// If that takes longer than `deadline`.
@@ -148,13 +148,12 @@ impl Sentinels {
         found.expect("the master that was agreed on")
     }
 
-    /// The server that a sentinel takes for the master.
+    /// The master, as a sentinel sees it.
     fn master_named_by(&self, sentinel: &Server) -> Option<&Server> {
         self.master_seen_by(sentinel).map(|(server, _)| server)
     }
 
-    /// The server that a sentinel takes for the master, and what it thinks of it: just `master` if all is
-    /// well.
+    /// The master as a sentinel sees it, with its flags: just `master` if it is healthy.
     fn master_seen_by(&self, sentinel: &Server) -> Option<(&Server, String)> {
         let reply = sentinel
             .client()
@@ -163,7 +162,7 @@ impl Sentinels {
             .ok()?;
         let mut fields = reply.items().chunks_exact(2);
         let mut field = |name| fields.find(|pair| pair[0] == name).map(|pair| &pair[1]);
-        // In the order in which they come.
+        // Evaluated in the order of the reply's fields.
         let (port, flags) = (field("port")?.integer()?, field("flags")?.text()?);
         let server = self
             .servers

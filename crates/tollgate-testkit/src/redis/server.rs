@@ -1,4 +1,4 @@
-//! One server: started, looked into, hurt and started again.
+//! One server: started, inspected, paused, killed and restarted.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,10 +15,10 @@ use super::{Builder, Certificates, Client, Reply};
 use crate::external_programs::find_program;
 use crate::temp_folder::TempFolder;
 
-/// How long a server may take to come up. It takes a few milliseconds, but for a machine that is busy.
+/// How long a server may take to start: a few milliseconds, or more on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A Redis or Valkey server of the test's own, gone when it is dropped.
+/// A Redis or Valkey server of a test, ended when it is dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +49,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A Redis server with nothing special.
+    /// Starts a Redis server with the defaults.
     ///
     /// # Panics
     /// As [`Builder::start`].
@@ -57,7 +57,7 @@ impl Server {
         Self::builder().start()
     }
 
-    /// A Redis server with something special.
+    /// A builder for other settings.
     pub fn builder() -> Builder {
         Builder::new()
     }
@@ -98,7 +98,7 @@ impl Server {
         self.scratch.path("server.sock")
     }
 
-    /// Where its certificates are.
+    /// The paths of its certificates.
     ///
     /// # Panics
     /// If it was built without [`tls`](Builder::tls).
@@ -147,8 +147,8 @@ impl Server {
         answer.is_ok_and(|reply| reply == "PONG")
     }
 
-    /// How many commands it has run since it started, those inside scripts too, but for `INFO` and
-    /// `AUTH`: looking here changes nothing.
+    /// How many commands it has run since it started, including those in scripts, except `INFO` and `AUTH`:
+    /// this call changes nothing.
     ///
     /// # Panics
     /// If it doesn't answer.
@@ -160,8 +160,8 @@ impl Server {
         counts.map(|(_, calls)| calls).sum()
     }
 
-    /// How often it has run one command since it started, by its name in small letters, such as
-    /// `evalsha` or `client|setinfo`. One that was refused before it ran doesn't count.
+    /// How often it has run one command since it started, by its name in lower case, such as `evalsha` or
+    /// `client|setinfo`. Commands that were rejected before they ran don't count.
     ///
     /// # Panics
     /// If it doesn't answer.
@@ -179,7 +179,7 @@ impl Server {
         self.with(Process::cpu_time)
     }
 
-    /// Whether its process is there, stopped or not.
+    /// Whether its process exists, paused or not.
     pub fn running(&self) -> bool {
         self.with(Process::running)
     }
@@ -189,7 +189,7 @@ impl Server {
         self.with(Process::kill);
     }
 
-    /// Stops it with `SIGSTOP`: connections stay open and nothing answers.
+    /// Pauses it with `SIGSTOP`: connections stay open and nothing answers.
     ///
     /// # Panics
     /// If it isn't running.
@@ -197,7 +197,7 @@ impl Server {
         self.with(Process::pause);
     }
 
-    /// Lets it go on after [`stop`](Self::stop), with `SIGCONT`.
+    /// Resumes it after [`pause`](Self::pause), with `SIGCONT`.
     ///
     /// # Panics
     /// If it isn't running.
@@ -205,10 +205,10 @@ impl Server {
         self.with(Process::resume);
     }
 
-    /// Kills it if it is running, and starts it again on the same port with nothing in it.
+    /// Kills it if it is running, and restarts it on the same port without its data.
     ///
     /// # Panics
-    /// If it doesn't come up.
+    /// If it doesn't start.
     pub fn restart_empty(&self) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         process.kill();
@@ -219,17 +219,17 @@ impl Server {
         }
     }
 
-    /// The port that nodes of a cluster talk to each other on.
+    /// The port on which nodes of a cluster talk to each other.
     pub(super) fn bus_port(&self) -> Option<u16> {
         self.bus_port.as_ref().map(Port::number)
     }
 
-    /// How it was built.
+    /// Its settings.
     pub(super) fn settings(&self) -> &Builder {
         &self.settings
     }
 
-    /// Starts a server; again on another port, should somebody else have taken it meanwhile.
+    /// Starts a server; on another port if the first was taken in the meantime.
     pub(super) fn launch(settings: Builder) -> Self {
         if settings.valkey {
             let install = "./test does, or apt-get install valkey-server valkey-tools \
@@ -250,7 +250,7 @@ impl Server {
         panic!("{why}");
     }
 
-    /// Says who a client is.
+    /// Logs a client in.
     fn log_in(&self, mut client: Client) -> Result<Client, String> {
         if let Some(password) = &self.settings.password {
             client.command(&["AUTH", password])?;
@@ -300,7 +300,7 @@ impl Server {
         Err(format!("the server on port {} {what}:\n{end}", self.port()))
     }
 
-    /// The calls of each command so far.
+    /// How often each command was called so far.
     fn calls(&self) -> Vec<(String, u64)> {
         let text = self.command(&["INFO", "commandstats"]).text();
         let count = |line: &str| {
@@ -333,7 +333,7 @@ fn spawn(settings: &Builder, scratch: &TempFolder) -> Process {
     let mut command = match &settings.namespace {
         None => Command::new(program),
         Some(namespace) => {
-            // It becomes the server without a fork in between, so the process id is the server's.
+            // `ip netns exec` becomes the server without a fork, so the process id is the server's.
             let mut command = Command::new("ip");
             command.args(["netns", "exec", namespace, program]);
             command
@@ -361,12 +361,12 @@ fn configuration(
     line("bind", &settings.host);
     line("dir", &folder.display());
     line("daemonize", &"no");
-    // Only this machine can reach it.
+    // The server listens on this machine only.
     line("protected-mode", &"no");
     if !settings.sentinel {
         line("save", &"\"\"");
         line("appendonly", &"no");
-        // A replica that waits for company is not in sync when a test kills its master.
+        // A replica that waits for others to join would not be in sync when a test kills its master.
         line("repl-diskless-sync-delay", &"0");
     }
     if let Some(bus) = bus {

@@ -7,10 +7,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to wait before asking again.
+/// The pause between two polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Asks again and again until the answer is yes.
+/// Polls a condition until it is true.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +32,7 @@ pub fn wait_until(deadline: Duration, what: &str, condition: impl FnMut() -> boo
     );
 }
 
-/// Asks again and again, and says whether the answer was yes before the deadline.
+/// Polls a condition, and returns whether it became true before the deadline.
 pub(crate) fn wait_for(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !condition() {

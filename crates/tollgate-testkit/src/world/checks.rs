@@ -1,7 +1,7 @@
-//! What may pass, and whether more did: the judge of a played story.
+//! Checks of a scenario's record: what may pass, and whether more did.
 //!
-//! It looks at every window of every limit (the largest burst and the fastest rate in force in it, plus what a
-//! stated fault allows), at conservation, at liveness and at what was told.
+//! They cover every window of every limit (the largest burst and the fastest rate in force in it, plus what a
+//! stated fault allows), conservation, liveness, and what was reported to clients.
 
 use std::fmt;
 
@@ -40,9 +40,9 @@ use fault_spells::FaultSpell;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Of which rule.
+    /// The rule, if it is about one.
     pub rule: Option<usize>,
-    /// What.
+    /// The description.
     pub what: String,
 }
 
@@ -55,10 +55,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Judges the record of a story.
+/// Checks the record of a scenario.
 ///
 /// # Errors
-/// The first thing that must not happen.
+/// The first violation.
 pub fn judge(story: &Scenario, record: &Record) -> Result<(), Violation> {
     let spells = &fault_spells::spells_of_scenario(story)[..];
     let case = CheckContext {
@@ -101,28 +101,28 @@ pub fn judge(story: &Scenario, record: &Record) -> Result<(), Violation> {
     quiet_recovery::check_quiet_recovery(case).map_err(overall)
 }
 
-/// A request is asked about for so many timeouts at most: of the store, and by the node itself.
+/// A decision takes at most this many timeouts: for the store, and for the node itself.
 const TIMEOUTS: u64 = 1;
-/// Time passes by whole milliseconds, and a few of them are rounded up.
+/// Time advances by whole milliseconds, and several of them are rounded up.
 const CLOCK_TOLERANCE: u64 = 4_000;
 
-/// A story and its record.
+/// A scenario and its record.
 #[derive(Clone, Copy)]
 struct CheckContext<'a> {
     story: &'a Scenario,
     record: &'a Record,
-    /// What was wrong when.
+    /// The faults with their times.
     spells: &'a [FaultSpell],
 }
 
-/// One rule's limit of one key.
+/// One rule's limit for one key.
 #[derive(Clone, Copy)]
 struct CheckedLimit<'a> {
     case: CheckContext<'a>,
     rule: &'a Rule,
-    /// Which rule.
+    /// The rule's number.
     number: usize,
-    /// Which of its limits: each period is counted by itself.
+    /// Which of the rule's limits: each period is counted by itself.
     period: u64,
     key: usize,
 }
@@ -132,12 +132,12 @@ impl<'a> CheckContext<'a> {
         &self.story.setting
     }
 
-    /// Nothing went wrong.
+    /// Whether no fault occurs.
     fn is_calm(&self) -> bool {
         self.record.faults.is_empty() && self.record.gifts.is_empty()
     }
 
-    /// Until when a version may decide, after the node has got another: requests that were under way.
+    /// How long an old version may still decide after a reload: for requests in flight.
     fn version_ends_at(&self) -> u64 {
         let latest = self
             .record
@@ -147,8 +147,7 @@ impl<'a> CheckContext<'a> {
         latest.max().unwrap_or(0)
     }
 
-    /// The earliest time at which a request may have been asked about last: one that waits is asked about again
-    /// and again.
+    /// The earliest time of a request's last attempt. A waiting request is decided again and again.
     fn first_possible_attempt(&self, told: &ReportedDecision) -> u64 {
         let is_frozen = self.frozen_between(told.ask.node, told.asked_at, told.at) > 0;
         let longest = TIMEOUTS * self.setting().timeout * 1_000 + CLOCK_TOLERANCE;
@@ -159,17 +158,17 @@ impl<'a> CheckContext<'a> {
         }
     }
 
-    /// Whether it isn't known which version a request was judged by.
+    /// Whether it isn't known which version decided a request.
     fn is_of_two_versions(&self, told: &ReportedDecision) -> bool {
         self.setting().longest_wait() > 0 && told.version != told.last_version
     }
 
-    /// Whether rules deny a request, whatever has room.
+    /// Whether rules deny a request regardless of what remains.
     fn is_blocked(&self, ask: &Request) -> bool {
         ask.has_facts && self.setting().blocked == Some(ask.who)
     }
 
-    /// For how long the node was frozen within this time.
+    /// How long the node was frozen within this time.
     fn frozen_between(&self, node: usize, from: u64, to: u64) -> u64 {
         let frozen = self.spells.iter().filter(|spell| spell.freezes(node));
         frozen
@@ -177,8 +176,8 @@ impl<'a> CheckContext<'a> {
             .sum()
     }
 
-    /// A failure never looks like a denial, and a denial never like an admission: a denial says that there isn't enough
-    /// and for how long, and "never" only for what can never pass.
+    /// A failure never looks like a denial, and a denial never like an admission. A denial means that too
+    /// little remains and for how long, and "never" is only for requests that can never pass.
     fn failures(&self) -> Result<(), String> {
         for told in &self.record.answers {
             if self.is_blocked(&told.ask) {
@@ -194,7 +193,7 @@ impl<'a> CheckContext<'a> {
                 return Err(format!("refused, to come back at once: {told:?}"));
             }
             let is_counted = rule.is_some_and(|rule| rule.counted != CountingChoice::Leased);
-            // A request behind others in line is refused whatever is left.
+            // A request behind others in the queue is denied whatever remains.
             let is_alone = self.setting().longest_wait() == 0;
             if decision.outcome == Outcome::Denied
                 && is_counted
@@ -210,7 +209,7 @@ impl<'a> CheckContext<'a> {
                 .iter()
                 .any(|(at, node)| *at <= told.at && *node == told.ask.node);
             let is_local = |rule: &Rule| rule.counted == CountingChoice::Local;
-            // For a request behind others in line, the wait comes from them.
+            // The wait of a request behind others in the queue depends on them.
             if is_refusal && is_alone && !was_reached && !self.setting().rules.iter().any(is_local)
             {
                 return Err(format!(
@@ -245,7 +244,7 @@ impl<'a> CheckContext<'a> {
 impl<'a> CheckedLimit<'a> {
     fn judge(&self) -> Result<(), String> {
         if self.rule.is_shadow() {
-            // Who is charged there while the store can't be asked isn't told.
+            // Which limits are charged while the store is unreachable isn't reported.
             let has_trouble = !self.case.record.faults.is_empty();
             return if has_trouble || self.rule.sort == LimitSort::Slots {
                 Ok(())
@@ -263,7 +262,7 @@ impl<'a> CheckedLimit<'a> {
         self.check_denials()
     }
 
-    /// Answers about it, in their order.
+    /// The decisions about it, in their order.
     fn answers(&self) -> impl Iterator<Item = &'a ReportedDecision> {
         let answers = self.case.record.answers.iter();
         let own = *self;
@@ -275,7 +274,7 @@ impl<'a> CheckedLimit<'a> {
         self.rule.meets(self.number, ask) && (self.rule.is_shared || ask.who == self.key)
     }
 
-    /// Whether it was charged what a request takes.
+    /// Whether it was charged a request's cost.
     fn is_charged(&self, told: &ReportedDecision) -> bool {
         match self.rule.leaf {
             None => told.allowed,
@@ -283,7 +282,7 @@ impl<'a> CheckedLimit<'a> {
         }
     }
 
-    /// What passed this limit, by the store or by a node itself.
+    /// The requests that passed this limit, by the store or by a node itself.
     fn passed(&self) -> impl Iterator<Item = &'a ReportedDecision> {
         let own = *self;
         self.answers().filter(move |told| {
@@ -291,19 +290,19 @@ impl<'a> CheckedLimit<'a> {
         })
     }
 
-    /// Whether it was counted nowhere: this rule let it pass because the store couldn't be asked.
+    /// Whether it was counted nowhere: this rule let it pass because the store was unreachable.
     fn is_uncounted(&self, told: &ReportedDecision) -> bool {
         let is_open =
             self.rule.failure == Failure::Open && self.rule.counted != CountingChoice::Local;
         told.fallback.is_some() && is_open
     }
 
-    /// Whether this node decided by itself.
+    /// Whether this node decided locally.
     fn is_local(&self, told: &ReportedDecision) -> bool {
         told.fallback.is_some() && !self.is_uncounted(told)
     }
 
-    /// Versions that a node had between these times.
+    /// The versions that a node had between these times.
     fn versions_between(&self, from: u64, to: u64) -> impl Iterator<Item = usize> {
         let lingers = self.case.version_ends_at() + self.lease_life();
         let versions = &self.case.record.versions;
@@ -329,7 +328,7 @@ impl<'a> CheckedLimit<'a> {
         })
     }
 
-    /// What was leased under a version may be spent for so long after another is in force.
+    /// How long tokens that were leased under a version may be spent after another is in force.
     fn lease_life(&self) -> u64 {
         if self.rule.has_leases() {
             let longest = self.case.setting().lease_life.iter().max().copied();
@@ -339,7 +338,7 @@ impl<'a> CheckedLimit<'a> {
         }
     }
 
-    /// The most that a node holds of it by leases, whatever the version.
+    /// The most that a node holds of it in leases, whatever the version.
     fn leased_by_one(&self) -> u64 {
         let of = |amount: &Amount| (amount.burst / self.case.setting().lease_part).max(1);
         let amounts = self
@@ -359,7 +358,7 @@ impl<'a> CheckedLimit<'a> {
         nodes * self.leased_by_one()
     }
 
-    /// What an operator may have given back within a time. If everything was, that is as much as there can be.
+    /// The most that operators may have refunded within a time. A reset counts as the whole burst.
     fn refunds_between(&self, from: u64, to: u64, all: u64) -> u64 {
         let gifts = self.case.record.gifts.iter().filter(|given| {
             let gift = given.gift;

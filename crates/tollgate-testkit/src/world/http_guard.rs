@@ -18,17 +18,18 @@ use tollgate_redis::Redis;
 
 use super::scenario::FinalCost;
 
-/// What stands before a node's engine.
+/// The guard in front of a node's engine.
 pub(super) struct Guard {
     guard: guard::RequestLimiter<GuardRequest, PolicyLimits<Redis>>,
     seen: LastDecision,
 }
 
-/// What the engine said last: to whom its middleware hands the answer in the same step, as there is one thread.
+/// The engine's latest decision. Its middleware answers in the same step on the only thread, so the decision
+/// belongs to that request.
 #[derive(Clone, Default)]
 pub(super) struct LastDecision(Arc<Mutex<Option<EngineDecision>>>);
 
-/// What an engine said of a request.
+/// An engine's decision about a request.
 #[derive(Clone, Copy)]
 pub(super) struct EngineDecision {
     pub(super) rule: Option<usize>,
@@ -36,28 +37,28 @@ pub(super) struct EngineDecision {
     pub(super) fallback: Option<OnStoreFailure>,
 }
 
-/// What became of a request.
+/// The middleware's answer to a request.
 pub(super) struct Answer {
     pub(super) said: EngineDecision,
-    /// What goes along with it, or the status of its refusal.
+    /// What an allowed request holds, or the status of the denial.
     pub(super) came: Result<Passed, u16>,
 }
 
-/// What a request holds that passed.
+/// What an allowed request holds.
 pub(super) struct Passed(RequestPermit<Option<Permits>>);
 
-/// A request of which nothing but facts is known.
+/// A request with nothing but facts.
 pub(super) struct GuardRequest(ExtraFacts);
 
-/// The head of an answer: all is well.
+/// A response head with status 200.
 struct OkResponse;
 
 impl Guard {
-    /// Before this engine, which this observes.
+    /// A guard in front of this engine, which `seen` observes.
     pub(super) fn new(engine: &Arc<Engine<Redis>>, seen: LastDecision) -> Self {
         let limits = PolicyLimits::new(Arc::clone(engine));
-        // Without header fields: a list of all limits asks the store about some of them once more, so that a history
-        // through the middleware would have other luck than the same one without it.
+        // Without header fields: a list of all limits queries the store about some of them once more, so a
+        // history with the middleware would draw other random numbers than the same one without it.
         let answers = ResponseFormat::new().dialects([]);
         Self {
             guard: guard::RequestLimiter::new(limits)
@@ -67,10 +68,10 @@ impl Guard {
         }
     }
 
-    /// What becomes of a request with these facts.
+    /// The answer to a request with these facts.
     ///
     /// # Panics
-    /// If it is no answer of the engine.
+    /// If the answer isn't the engine's.
     pub(super) async fn ask(&self, facts: ExtraFacts) -> Answer {
         let ask = GuardRequest(facts);
         let asked = self.guard.ask(&ask);
@@ -86,7 +87,7 @@ impl Guard {
 }
 
 impl Passed {
-    /// Runs for so long, half of it while the answer is being sent, and ends like this.
+    /// Runs for this long, half of it while the response is sent, and then settles.
     pub(super) async fn run(self, time: Duration, ends: FinalCost) {
         let Self(ticket) = self;
         let end = Instant::now() + time;
@@ -99,7 +100,7 @@ impl Passed {
                 usage.set(cost);
                 drop(rest);
             }
-            // Whoever asked has gone before it had an answer.
+            // The client has disconnected before it had an answer.
             _ => {
                 tokio::time::sleep_until(end).await;
                 drop(ticket);
@@ -125,7 +126,7 @@ impl Observer for LastDecision {
     }
 }
 
-/// The number of the rule that decided; none if no rule did.
+/// The number of the rule that decided; `None` if no rule did.
 pub(super) fn rule_of(cause: &Cause<'_>) -> Option<usize> {
     match cause {
         Cause::Rule(name) | Cause::StoreFailure(name) => name[1..].parse().ok(),

@@ -1,7 +1,8 @@
-//! The network between nodes and the store: it delays, loses, and cuts before or after execution.
+//! The network between nodes and the store: it delays and loses commands, and cuts connections before or after
+//! execution.
 //!
-//! What a node has sent arrives whatever happens to the node: each command is a task of its own, which isn't frozen
-//! with the node. Commands of one line arrive in their order, and so do their replies.
+//! A sent command arrives whatever happens to its node: it is a task of its own, which isn't frozen with the
+//! node. Commands on one connection arrive in order, and so do their replies.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,42 +19,42 @@ use super::resp::Command;
 use super::store::Store;
 use crate::traffic::Random;
 
-/// Microseconds from 1970 to the beginning of a story.
+/// Microseconds from 1970 to the beginning of a scenario.
 pub(super) const EPOCH: u64 = 1_900_000_000_000_000;
 
-/// What all nodes share: the time, the store, and the luck of the network.
+/// The state that all nodes share: the time, the store, and the network's random numbers.
 pub(super) struct SimulatedNetwork {
     began: Instant,
     inner: Mutex<Inner>,
-    /// How often the store went away; tasks that wait for it are told.
+    /// Rings when the store dies, for the tasks that wait for it.
     deaths: WakeSignal,
-    /// How often it was stopped or went on.
+    /// Rings when the store is suspended or resumed.
     turns: WakeSignal,
 }
 
 struct Inner {
     shards: Vec<Shard>,
     state: StoreState,
-    /// By their names.
+    /// By their SHA-1.
     scripts: BTreeMap<String, Arc<str>>,
     random: Random,
     weather: Weather,
     /// Nodes that can't reach the store.
     apart: Vec<usize>,
     recorded: Vec<Call>,
-    /// Calls that a store has carried out: when, of which node.
+    /// Executed calls: the time and the node.
     carried_out: Vec<(u64, usize)>,
     exchanges: Vec<Exchange>,
 }
 
-/// A script that a node had run, or wanted to.
+/// A node's call of a script, with or without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// The node.
     pub node: usize,
     /// When it was sent.
     pub at: u64,
-    /// When its result was there; none if there never was one.
+    /// When its result arrived; `None` if none did.
     pub back: Option<u64>,
 }
 
@@ -80,32 +81,32 @@ impl WakeSignal {
         self.rung.load(Ordering::Relaxed) > 0
     }
 
-    /// Until it rings next.
+    /// Waits until the next ring.
     async fn rings(&self) {
         self.listening.notified().await;
     }
 }
 
-/// How a store's process is.
+/// The state of a store's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoreState {
     Up,
-    /// It doesn't run, and connections stay.
+    /// It is suspended, and connections stay.
     Stopped,
-    /// It is gone.
+    /// It is dead.
     Down,
 }
 
-/// How the network is.
+/// The behaviour of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weather {
-    /// No command or reply takes longer, in microseconds.
+    /// The longest time of a command or a reply, in microseconds.
     pub delay: u64,
-    /// So many of 1,000 commands are lost before they are carried out.
+    /// How many of 1,000 commands are lost before their execution.
     pub lost_before: u64,
-    /// And so many replies.
+    /// How many of 1,000 replies are lost.
     pub lost_after: u64,
-    /// So many of 1,000 connections are cut while a command is under way.
+    /// How many of 1,000 connections are cut while a command is in flight.
     pub cut: u64,
 }
 
@@ -137,7 +138,7 @@ impl SimulatedNetwork {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Microseconds since the story began.
+    /// Microseconds since the scenario began.
     pub(super) fn now(&self) -> u64 {
         let elapsed = Instant::now().duration_since(self.began);
         u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
@@ -167,7 +168,7 @@ impl SimulatedNetwork {
         self.turns.ring();
     }
 
-    /// Does something to each store.
+    /// Acts on each store.
     pub(super) fn each_store(&self, mut act: impl FnMut(&mut Store, u64)) {
         let now = self.now();
         for shard in &mut self.lock().shards {
@@ -176,7 +177,7 @@ impl SimulatedNetwork {
         }
     }
 
-    /// The store's clock steps.
+    /// Steps the store's clock.
     pub(super) fn step(&self, by: i64) {
         for shard in &mut self.lock().shards {
             shard.ahead = shard.ahead.saturating_add(by);
@@ -187,17 +188,17 @@ impl SimulatedNetwork {
         std::mem::take(&mut self.lock().recorded)
     }
 
-    /// When calls of a node were carried out.
+    /// The times of executed calls, with their nodes.
     pub(super) fn carried_out(&self) -> Vec<(u64, usize)> {
         self.lock().carried_out.clone()
     }
 
-    /// All scripts that nodes wanted to be run.
+    /// All calls of scripts by nodes.
     pub(super) fn exchanges(&self) -> Vec<Exchange> {
         self.lock().exchanges.clone()
     }
 
-    /// A node sends a script. Says which one that is.
+    /// Records that a node sends a script. Returns the number of the exchange.
     fn sends(&self, node: usize) -> usize {
         let (at, back) = (self.now(), None);
         let exchanges = &mut self.lock().exchanges;
@@ -205,7 +206,7 @@ impl SimulatedNetwork {
         exchanges.len() - 1
     }
 
-    /// Its result is there.
+    /// Records that its result arrived.
     fn mark_answered(&self, exchange: usize) {
         let now = self.now();
         self.lock().exchanges[exchange].back = Some(now);
@@ -244,7 +245,7 @@ impl SimulatedNetwork {
         inner.random.below(most + 1)
     }
 
-    /// Waits while the store is stopped. Whether it runs then.
+    /// Waits while the store is suspended. Returns whether it runs then.
     async fn runs(&self) -> bool {
         loop {
             match self.lock().state {
@@ -256,7 +257,7 @@ impl SimulatedNetwork {
         }
     }
 
-    /// Carries out a command.
+    /// Executes a command.
     fn carry_out(&self, node: usize, command: &Command) -> Vec<u8> {
         let now = self.now();
         let mut inner = self.lock();
@@ -277,7 +278,7 @@ impl SimulatedNetwork {
     }
 }
 
-/// What a store's clock shows.
+/// The time of a store's clock.
 fn store_time(now: u64, ahead: i64) -> u64 {
     (EPOCH + now).saturating_add_signed(ahead)
 }
@@ -290,7 +291,7 @@ struct NodeConnection {
     node: usize,
     /// When the latest command arrives, and its reply.
     order: Mutex<(u64, u64)>,
-    /// How often it was cut.
+    /// Rings when the connection is cut.
     cuts: WakeSignal,
 }
 
@@ -321,7 +322,7 @@ impl NodeConnection {
         }
     }
 
-    /// The time after a delay, no sooner than whatever went before.
+    /// The time after a delay, no sooner than the command or reply before.
     fn in_order(&self, delay: u64, place: impl Fn(&mut (u64, u64)) -> &mut u64) -> Instant {
         let mut order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = place(&mut order);
@@ -329,7 +330,7 @@ impl NodeConnection {
         self.universe.at(*latest)
     }
 
-    /// There, and back.
+    /// Sends a command, and returns its reply.
     async fn round_trip(&self, command: &Command, luck: &CommandFate) -> io::Result<Vec<u8>> {
         let universe = &self.universe;
         sleep_until(self.in_order(luck.there, |order| &mut order.0)).await;
@@ -351,16 +352,16 @@ impl NodeConnection {
         Ok(reply)
     }
 
-    /// Until it is cut, or the store dies.
+    /// Waits until the connection is cut, or the store dies.
     async fn ends(&self) {
-        // A cluster's connection is many, and looks after itself; any other is over.
+        // A cluster's client has many connections and repairs them itself; any other connection is over.
         if self.cuts.has_rung() && !self.universe.is_cluster() {
             return;
         }
         tokio::select! {
             biased;
             () = self.cuts.rings() => {}
-            // What died takes its connections along.
+            // A dead store takes its connections along.
             () = self.universe.deaths.rings() => self.cuts.ring(),
         }
     }
@@ -378,7 +379,7 @@ impl Wire for SimulatedWire {
         let sent = command
             .is_script()
             .then(|| cable.universe.sends(cable.node));
-        // It goes its way, whoever waits for it and whether that one gets to run.
+        // The command proceeds even if its caller is dropped or its node frozen.
         tokio::spawn(async move {
             let reply = tokio::select! {
                 biased;

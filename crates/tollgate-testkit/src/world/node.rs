@@ -1,4 +1,4 @@
-//! A node of the fleet: the real engine and client, in a process that can be stopped, starved and killed.
+//! A node of the fleet: the real engine and client, in a process that can be suspended, starved and killed.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use super::scenario::ScenarioSettings;
 use super::simulation::RecordedTally;
 use crate::traffic::Random;
 
-/// Where its clock begins: a time that can't be mistaken for another clock's.
+/// The origin of its clock: a time that can't be mistaken for another clock's.
 const ORIGIN: Timestamp = Timestamp::from_secs(1_000_000);
 
 /// More limiters than a policy has.
@@ -33,7 +33,7 @@ pub(super) struct NodeProcess {
     universe: Arc<SimulatedNetwork>,
     node: usize,
     random: Mutex<Random>,
-    /// The tasks that wait to run while it is frozen; none if it runs.
+    /// The tasks that wait while it is frozen; `None` while it runs.
     frozen: Mutex<Option<Vec<Waker>>>,
     is_dead: AtomicBool,
     /// How far its wall clock is ahead, in microseconds.
@@ -52,18 +52,18 @@ impl NodeProcess {
         })
     }
 
-    /// It is frozen from now on.
+    /// Freezes the process.
     pub(super) fn freeze(&self) {
         self.frozen().get_or_insert_default();
     }
 
-    /// It runs again, with whatever became due meanwhile.
+    /// Resumes the process, with everything that became due in the meantime.
     pub(super) fn unfreeze(&self) {
         let waiting = self.frozen().take();
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
-    /// It never runs again.
+    /// Freezes the process for ever.
     pub(super) fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
     }
@@ -90,7 +90,7 @@ impl World for NodeProcess {
         let micros = (at - ORIGIN).as_nanos().div_ceil(1_000);
         let at = self.universe.at(u64::try_from(micros).unwrap_or(u64::MAX));
         let waker = waker.clone();
-        // A timer runs on while the process is stopped.
+        // A timer runs on while the process is suspended.
         let waking = tokio::spawn(async move {
             tokio::time::sleep_until(at).await;
             waker.wake();
@@ -140,7 +140,7 @@ impl fmt::Debug for NodeProcess {
     }
 }
 
-/// A process's clock: its monotonic one, or that on the wall.
+/// A process's clock: its monotonic one, or its wall clock.
 #[derive(Clone, Debug)]
 pub(super) struct NodeClock {
     life: Arc<NodeProcess>,
@@ -161,7 +161,7 @@ impl Clock for NodeClock {
     }
 }
 
-/// A node's engine: one of a fleet that shares a store, or one by itself that counts in memory.
+/// A node's engine: with the fleet's store, or alone with counts in memory.
 #[derive(Clone)]
 pub(super) enum Fleet {
     Store(Arc<Engine<Redis>>),
@@ -184,7 +184,7 @@ impl Fleet {
         with_engine!(self, engine => engine.waiter_count())
     }
 
-    /// What it has counted in this life.
+    /// The process's counters.
     pub(super) fn tallied(&self, node: usize, life: usize) -> RecordedTally {
         let (requests, tallies) =
             with_engine!(self, engine => (engine.requests(), engine.counters()));
@@ -211,9 +211,9 @@ pub(super) struct Node {
     pub(super) life: Arc<NodeProcess>,
     pub(super) setting: Arc<ScenarioSettings>,
     pub(super) engine: Fleet,
-    /// The middleware before it, if requests come through that.
+    /// The middleware in front of it, if requests come through that.
     pub(super) guard: Option<Arc<Guard>>,
-    /// Of the policy in force.
+    /// The version of the policy in force.
     pub(super) version: Arc<AtomicUsize>,
 }
 
@@ -221,7 +221,7 @@ impl Node {
     /// Starts a process.
     ///
     /// # Panics
-    /// If the setting's policy isn't one.
+    /// If the setting's policy is invalid.
     pub(super) fn start(
         life: Arc<NodeProcess>,
         setting: &Arc<ScenarioSettings>,
@@ -267,7 +267,7 @@ impl Node {
     /// Puts another version of the policy in force.
     ///
     /// # Panics
-    /// If it isn't a policy.
+    /// If the policy is invalid.
     pub(super) fn reload(&mut self, version: usize) {
         let policy = policy(&self.setting, version);
         let reloaded = with_engine!(&self.engine, engine => engine.reload(policy));
@@ -275,10 +275,10 @@ impl Node {
         self.version.store(version, Ordering::Relaxed);
     }
 
-    /// The limits of a rule, for an operator to act on; none if the version in force doesn't have it.
+    /// The limits of a rule, for an operator to act on; empty if the version in force doesn't have the rule.
     ///
     /// # Panics
-    /// If the setting's policy isn't one.
+    /// If the setting's policy is invalid.
     pub(super) fn limiters(&self, rule: usize) -> Vec<RedisLimiter> {
         let Fleet::Store(engine) = &self.engine else {
             return Vec::new();
@@ -302,7 +302,7 @@ impl Node {
             let limiter = engine
                 .backend()
                 .limiter_with_kind(&format!("rule/r{rule}"), kind);
-            // What is out of an estimated limit is kept track of as leases are.
+            // Held costs of an estimated limit are tracked as leases are.
             let limiter = if self.setting.rules[rule].has_leases() {
                 limiter.leased()
             } else {

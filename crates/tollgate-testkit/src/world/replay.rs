@@ -1,4 +1,4 @@
-//! The simulated store beside a real one: the same calls to both, and the first difference.
+//! Compares the simulated store with a real one: the same calls to both, and the first difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,19 +9,19 @@ use crate::redis::{Reply, Server};
 
 /// A recorded call of a script.
 ///
-/// It must tell the script the time (ours read it from `ARGV[2]`): two stores' own clocks differ, and so
-/// would what they answer. An example is at [`replay`].
+/// It must pass the time to the script (ours read it from `ARGV[2]`): the two stores' own clocks differ, and so
+/// would their replies. An example is at [`replay`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The script's text.
     pub script: Arc<str>,
-    /// `MAX_KEYS`.
+    /// `KEYS`.
     pub keys: Vec<Vec<u8>>,
     /// `ARGV`.
     pub args: Vec<Vec<u8>>,
 }
 
-/// Where the simulated store and a real one differ.
+/// A difference between the simulated store and a real one.
 ///
 /// ```
 /// use tollgate_testkit::world::Difference;
@@ -36,22 +36,22 @@ pub struct Call {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The number of the call that was answered differently, from 0; nothing if it is what is kept in the
-    /// end.
+    /// The number of the call with different replies, from 0; `None` if the final contents differ.
     pub call: Option<usize>,
-    /// What it is about.
+    /// The command or the key.
     pub what: String,
-    /// What the simulated store says.
+    /// The simulated store's reply.
     pub simulated: String,
-    /// What the real one says.
+    /// The real store's reply.
     pub real: String,
 }
 
-/// The simulated clock, which nothing here depends on.
+/// The simulated clock, on which nothing here depends.
 const REPLAY_TIME: u64 = 1_700_000_000_000_000;
 
-/// Runs calls on a new [`Store`] and on a real server, which is emptied first, and compares each reply; in
-/// the end also what every key holds, and whether it has a time to live. Says what both answered.
+/// Runs calls on a new [`Store`] and on a real server, which is emptied first, and compares each reply; in the
+/// end also every key's value, and whether it has a time to live. Returns the first difference with both
+/// replies.
 ///
 /// ```
 /// use tollgate_testkit::redis::Server;

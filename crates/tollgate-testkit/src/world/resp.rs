@@ -1,4 +1,4 @@
-//! Commands and replies as bytes, for the simulated network: what the real client writes and reads.
+//! Commands and replies as bytes, for the simulated network: the format of the real client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use super::store::Store;
 use super::{Call, ServerError};
 use crate::redis::Reply;
 
-/// A command as it came.
+/// A received command.
 #[derive(Clone, Debug)]
 pub(super) struct Command {
     words: Vec<Vec<u8>>,
 }
 
-/// A script that is to be run.
+/// A script to run.
 struct Run<'a> {
     name: &'a [u8],
-    /// Its text, or its name.
+    /// Its text, or its SHA-1.
     script: &'a str,
     keys: &'a [Vec<u8>],
     args: &'a [Vec<u8>],
 }
 
 impl Command {
-    /// Reads what a client wrote: an array of bulk strings.
+    /// Reads a client's command: an array of bulk strings.
     ///
     /// # Panics
-    /// If it wrote something else.
+    /// If the bytes are anything else.
     pub(super) fn read(bytes: &[u8]) -> Self {
         let mut rest = bytes;
         let mut line = |mark: u8| {
@@ -51,7 +51,7 @@ impl Command {
         Self { words }
     }
 
-    /// The name, the script, the keys and the arguments, if it runs a script.
+    /// The script with its keys and arguments, if the command runs one.
     fn script(&self) -> Option<Run<'_>> {
         let [name, script, count, rest @ ..] = &self.words[..] else {
             return None;
@@ -72,7 +72,7 @@ impl Command {
         self.script().is_some()
     }
 
-    /// Which of so many shards has its keys.
+    /// The shard that has its keys.
     pub(super) fn shard(&self, shards: usize) -> usize {
         let key = self.script().and_then(|run| run.keys.first());
         key.map_or(0, |key| hash_tag(key) % shards)
@@ -106,7 +106,7 @@ impl Command {
         bytes
     }
 
-    /// The call, with the time told to the script, so that it can be replayed at any time.
+    /// The call, with the time passed to the script, so that it can be replayed at any time.
     pub(super) fn recorded(
         &self,
         scripts: &mut BTreeMap<String, Arc<str>>,
@@ -134,7 +134,7 @@ impl Command {
     }
 }
 
-/// A number by which keys with the same hash tag are together.
+/// A number that is equal for keys with the same hash tag.
 fn hash_tag(key: &[u8]) -> usize {
     let from = key
         .iter()

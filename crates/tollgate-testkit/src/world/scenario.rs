@@ -1,4 +1,4 @@
-//! What happens in a world: who asks what when, and what goes wrong. All of it follows from a seed.
+//! The events of a world: requests and faults. All of them follow from a seed.
 
 use std::fmt::Write as _;
 
@@ -16,29 +16,29 @@ pub use faults::FaultType;
 pub use rule::{Amount, CountingChoice, EstimateSetting, Failure, LimitSort, Rule, TreeLeaf};
 pub use setting::ScenarioSettings;
 
-/// A history to be played: a setting, and events in order.
+/// A history to run: a setting, and events in order.
 ///
 /// ```
 /// use tollgate_testkit::world::Scenario;
 ///
-/// let story = Scenario::new(7);
-/// assert_eq!(story.to_string(), Scenario::new(7).to_string());
-/// assert!(story.events.is_sorted_by_key(|(at, _)| *at));
+/// let scenario = Scenario::new(7);
+/// assert_eq!(scenario.to_string(), Scenario::new(7).to_string());
+/// assert!(scenario.events.is_sorted_by_key(|(at, _)| *at));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// What it follows from.
+    /// The seed.
     pub seed: u64,
-    /// Who there is, and by which rules.
+    /// The nodes, the clients and the rules.
     pub setting: ScenarioSettings,
-    /// What happens when, in microseconds since it began.
+    /// The events, with their times in microseconds since the beginning.
     pub events: Vec<(u64, Event)>,
 }
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Someone asks a node.
+    /// A client sends a request to a node.
     Ask(Request),
     /// A node puts another version of the policy in force.
     Reload {
@@ -47,86 +47,86 @@ pub enum Event {
         /// The version.
         version: usize,
     },
-    /// A node gets no turn for so many microseconds: stopped, or starved.
+    /// A node doesn't run for this many microseconds: suspended, or starved.
     Freeze {
         /// The node.
         node: usize,
-        /// For how long.
+        /// How long.
         micros: u64,
     },
-    /// A node dies, and is started again after so many microseconds with the version it had.
+    /// A node dies, and restarts after this many microseconds with the version it had.
     Restart {
         /// The node.
         node: usize,
-        /// For how long it is away.
+        /// How long it is dead.
         micros: u64,
     },
     /// A node's wall clock steps.
     WallSteps {
         /// The node.
         node: usize,
-        /// By so many microseconds.
+        /// By this many microseconds.
         by: i64,
     },
     /// The network changes.
     Weather(Weather),
-    /// These nodes can't reach the store, for so many microseconds.
+    /// These nodes can't reach the store for this many microseconds.
     Apart {
         /// The nodes.
         nodes: Vec<usize>,
-        /// For how long.
+        /// How long.
         micros: u64,
     },
-    /// The store doesn't run for so many microseconds.
+    /// The store is suspended for this many microseconds.
     StoreStops {
-        /// For how long.
+        /// How long.
         micros: u64,
     },
-    /// The store dies, and comes back after so many microseconds.
+    /// The store dies, and restarts after this many microseconds.
     StoreDies {
-        /// For how long it is away.
+        /// How long it is dead.
         micros: u64,
-        /// What it has then.
+        /// The data that it has after the restart.
         keeps: KeptData,
     },
-    /// The store is in some condition for so many microseconds.
+    /// The store is in some condition for this many microseconds.
     StoreAils {
         /// The condition.
         condition: StoreCondition,
-        /// For how long.
+        /// How long.
         micros: u64,
     },
-    /// The store's clock steps by so many microseconds.
+    /// The store's clock steps.
     StoreSteps {
-        /// By so much.
+        /// By this many microseconds.
         by: i64,
     },
     /// The replica catches up.
     Replicates,
     /// The store forgets its scripts.
     ScriptsFlushed,
-    /// The store deletes some of what is past its time.
+    /// The store deletes some of its expired keys.
     Expires,
     /// The store evicts a key.
     Evicts,
-    /// An operator gives someone back some of what was spent, or all.
+    /// An operator refunds some of what a client has spent, or all of it.
     Gives(RefundEvent),
 }
 
-/// What an operator gives back.
+/// A refund by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefundEvent {
-    /// By which node.
+    /// The node that the operator uses.
     pub node: usize,
-    /// Of which rule.
+    /// The rule.
     pub rule: usize,
-    /// To whom.
+    /// The client.
     pub who: usize,
-    /// So much; all if it isn't said.
+    /// The units; `None` for all.
     pub units: Option<u64>,
 }
 
-/// What a store has when it comes back.
+/// The data of a store after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptData {
     /// Everything.
@@ -140,51 +140,51 @@ pub enum KeptData {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Of which node.
+    /// The node.
     pub node: usize,
-    /// By whom.
+    /// The client.
     pub who: usize,
-    /// How much.
+    /// The cost.
     pub cost: u64,
-    /// It is dropped after so many microseconds, if it has no answer by then.
+    /// The client's timeout in microseconds: without an answer by then, the request is dropped.
     pub patience: Option<u64>,
-    /// What it holds is given back after so many.
+    /// How long it runs, in microseconds, before it releases what it holds.
     pub runs: u64,
-    /// What it says then.
+    /// The cost that it reports then.
     pub ends: FinalCost,
-    /// If it is refused it comes back just when it was told.
+    /// If it is denied, it comes back exactly at the reported time.
     pub returns: bool,
-    /// The limits of trees that its descriptors name, by the bits of their numbers.
+    /// The limits of trees that its descriptors name, as bits by their numbers.
     pub descriptors: u8,
-    /// Whether rules see facts of it: a request of descriptors alone is decided by trees.
+    /// Whether rules see facts of it: a request with descriptors alone is decided by trees.
     pub has_facts: bool,
-    /// The limit that it brings along for windows of a tree, if that is stricter than theirs.
+    /// A limit that it brings along for windows of a tree, if that is stricter than theirs.
     pub brings: Option<u64>,
 }
 
-/// What a request says when it is over, to rules whose costs are estimates.
+/// The cost that a request reports at its end, to rules whose costs are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinalCost {
-    /// It cost so much.
+    /// Its actual cost.
     Cost(u64),
-    /// Nothing.
+    /// It reports nothing.
     Unsaid,
     /// It never ran.
     Cancelled,
 }
 
 impl Scenario {
-    /// The story of a seed.
+    /// The scenario of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut setting = ScenarioSettings::new(&mut random);
-        // By luck of its own, so that all else of a story is the same with the middleware and without.
+        // A generator of its own, so that all else of a scenario is the same with and without the middleware.
         setting.is_guarded = Random::new(seed ^ 0x0067_7561_7264).below(3) == 0;
-        // Likewise.
+        // A generator of its own, too.
         setting.add_denied(&mut Random::new(seed ^ 0x6465_6e69_6564));
-        // Likewise.
+        // A generator of its own, too.
         setting.add_trees(&mut Random::new(seed ^ 0x0074_7265_6573));
-        // Likewise.
+        // A generator of its own, too.
         setting.take_away_a_rule(&mut Random::new(seed ^ 0x6162_7365_6e74));
         let mut events = Vec::new();
         let length = setting.length(&mut random);
@@ -195,7 +195,7 @@ impl Scenario {
             demand.relay(&setting, &mut random, &mut events);
         }
         faults::add_fault(&setting, &demand, &mut random, &mut events);
-        // Of the same time in the order in which they were thought of.
+        // A stable sort: events at the same time stay in the order in which they were made.
         events.sort_by_key(|(at, _)| *at);
         Self {
             seed,
@@ -204,7 +204,7 @@ impl Scenario {
         }
     }
 
-    /// The same with these events alone.
+    /// The same scenario with these events alone.
     #[must_use]
     pub fn with(&self, events: Vec<(u64, Event)>) -> Self {
         Self {
@@ -219,7 +219,7 @@ impl std::fmt::Display for Scenario {
         writeln!(f, "seed {}: {}", self.seed, self.setting)?;
         let mut text = String::new();
         for (at, event) in &self.events {
-            // A String takes whatever is written.
+            // Writing to a `String` can't fail.
             let _ = writeln!(text, "{:>12.6} s  {event}", describe::seconds(*at));
         }
         f.write_str(&text)

@@ -4,25 +4,26 @@ use super::checks::{Violation, judge};
 use super::scenario::Scenario;
 use super::simulation::run_scenario;
 
-/// Shorter histories that are tried.
+/// The most runs that are tried.
 const MAX_RUNS: usize = 400;
 
-/// Plays a story and judges it.
+/// Runs a scenario and checks its record.
 ///
 /// # Errors
-/// The first thing that must not happen.
+/// The first violation.
 pub fn run_and_check(story: &Scenario) -> Result<(), Violation> {
     judge(story, &run_scenario(story))
 }
 
-/// Leaves out whatever isn't needed for a story to fail: halves, quarters, and so on down to single events.
+/// Removes all events that aren't needed for a scenario to fail: halves, quarters, and so on down to single
+/// events.
 ///
 /// ```
 /// use tollgate_testkit::world::{Scenario, shrink};
 ///
-/// // One that doesn't fail stays as it is.
-/// let story = Scenario::new(1).with(Vec::new());
-/// assert_eq!(shrink(&story).events.len(), 0);
+/// // A scenario that doesn't fail stays as it is.
+/// let scenario = Scenario::new(1).with(Vec::new());
+/// assert_eq!(shrink(&scenario).events.len(), 0);
 /// ```
 pub fn shrink(story: &Scenario) -> Scenario {
     let mut shortest = story.clone();
@@ -51,7 +52,8 @@ pub fn shrink(story: &Scenario) -> Scenario {
     shortest
 }
 
-/// What a failing seed prints: itself, its shortest history, and what is wrong in that.
+/// Runs a seed. The error is the text that a failing seed prints: the seed, its shortest history, and the
+/// violation in that.
 ///
 /// # Errors
 /// That text.

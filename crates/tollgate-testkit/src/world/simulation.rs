@@ -1,4 +1,4 @@
-//! Plays a story, on one thread and on a clock of its own, and keeps a record.
+//! Runs a scenario, on one thread with a simulated clock, and keeps a record.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,12 +27,12 @@ pub use record::{
 use requests::RequestTask;
 use schedule::{FaultEnd, Schedule};
 
-/// A fleet in which nothing happens gives back what it holds in this time.
+/// A quiet fleet returns its leases within this time.
 const SETTLE_TIME: u64 = 5_000_000;
-/// After so long no circuit is open and no slot is held, beside what the rules take.
+/// After this long no circuit is open and no permit is held, in addition to the time of the rules.
 const QUIET_TIME: u64 = 90_000_000;
 
-/// What a story is played on.
+/// The state of a running scenario.
 struct Simulation {
     setting: Arc<ScenarioSettings>,
     universe: Arc<SimulatedNetwork>,
@@ -43,10 +43,10 @@ struct Simulation {
     replicated_at: u64,
 }
 
-/// Plays a story.
+/// Runs a scenario.
 ///
 /// # Panics
-/// If it isn't one that can be played.
+/// If it can't be run.
 pub fn run_scenario(story: &Scenario) -> Record {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -58,7 +58,7 @@ pub fn run_scenario(story: &Scenario) -> Record {
         stage.perform(&story.events).await;
         stage.finish().await
     });
-    // What nodes left behind ends with it, and none of it counts.
+    // Tasks that nodes left behind end with the runtime, and don't count.
     runtime.shutdown_background();
     record
 }
@@ -102,7 +102,7 @@ impl Simulation {
         self.note(|record| record.faults.push((now, fault)));
     }
 
-    /// Lets everything happen when it does.
+    /// Performs each event at its time.
     async fn perform(&mut self, events: &[(u64, Event)]) {
         let mut due = Schedule::default();
         for (at, event) in events {
@@ -181,7 +181,7 @@ impl Simulation {
         }
     }
 
-    /// Gives a node that lives this version of the policy.
+    /// Gives a live node this version of the policy.
     fn reload(&mut self, node: usize, version: usize) {
         if !self.nodes[node].life.is_dead() {
             self.nodes[node].reload(version);
@@ -229,13 +229,13 @@ impl Simulation {
         }
     }
 
-    /// Notes what a node has counted in its life.
+    /// Records the counters of a node's process.
     fn note_counts(&self, node: usize) {
         let counted = self.nodes[node].engine.tallied(node, self.lives[node]);
         self.note(|record| record.counted.push(counted));
     }
 
-    /// Someone asks a node, if it lives.
+    /// Sends a request to a node, if it is alive.
     fn start_request(&self, ask: Request) {
         let node = &self.nodes[ask.node];
         if node.life.is_dead() {
@@ -252,7 +252,7 @@ impl Simulation {
         tokio::spawn(SuspendableTask::new(world, asking.run()));
     }
 
-    /// An operator gives something back by a node, if it lives.
+    /// Refunds something through a node, if it is alive.
     fn refund(&self, gift: RefundEvent) {
         let (node, from) = (&self.nodes[gift.node], self.universe.now());
         let rule = &self.setting.rules[gift.rule];
@@ -296,7 +296,7 @@ impl Simulation {
                     None => limiter.reset(&who).await.is_ok(),
                 };
             }
-            // Before anyone else writes what it has left.
+            // Before any other node writes to it.
             look_at_keys(&universe, &record);
             if is_given {
                 let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,19 +311,20 @@ impl Simulation {
         sleep_until(self.universe.at(self.universe.now() + SETTLE_TIME)).await;
     }
 
-    /// Lets time pass in which nobody asks.
+    /// Advances the time without requests.
     async fn advance_to(&self, at: u64) {
         self.settle().await;
-        // The nodes would do nothing but look at their clocks.
+        // The nodes would only poll their clocks.
         self.nodes.iter().for_each(|node| node.life.freeze());
         sleep_until(self.universe.at(at - SETTLE_TIME)).await;
         self.nodes.iter().for_each(|node| node.life.unfreeze());
         sleep_until(self.universe.at(at)).await;
     }
 
-    /// Every client asks, one after the other, for the cost that this makes of the burst in force.
+    /// Makes a request for every client, one after the other, for the cost that `cost` makes of the burst in
+    /// force.
     async fn request_from_each_node(&self, cost: impl Fn(u64) -> u64) {
-        // What all clients share is asked for by the first alone.
+        // A limit that all clients share is requested by the first client alone.
         let is_shared = self.setting.rules.iter().any(|rule| rule.is_shared);
         let keys = if is_shared { 1 } else { self.setting.keys };
         for who in 0..usize::try_from(keys).unwrap_or(1) {
@@ -331,7 +332,7 @@ impl Simulation {
             let version = self.nodes[node].version();
             let rules = self.setting.rules.iter();
             let burst = rules.clone().filter_map(|rule| rule.burst(version)).min();
-            // All slots at once, and all else in one.
+            // Permits one by one, and everything else with one request.
             let times = if rules.clone().all(|rule| rule.sort == LimitSort::Slots) {
                 cost(burst.unwrap_or(1))
             } else {
@@ -359,7 +360,7 @@ impl Simulation {
         }
     }
 
-    /// Trouble ends, and after a while all is quiet: then every client must be able to have its whole limit.
+    /// Ends all faults, and waits until all is quiet: then every client must be able to have its whole limit.
     async fn finish(mut self) -> Record {
         self.universe.set_weather(self.setting.weather());
         self.universe.set_apart(Vec::new());
@@ -378,8 +379,8 @@ impl Simulation {
         self.note(|record| record.quiet_at = quiet_at);
         self.settle().await;
         look_at_keys(&self.universe, &self.record);
-        // That a clock was set back is noticed by the next request, and over after the time that a bucket takes to
-        // fill. A node that remembers a refusal asks only once that is over.
+        // The next request notices that a clock was set back, and the effect lasts until a bucket has filled. A
+        // node that remembers a denial queries the store only after that.
         self.request_from_each_node(|_| 1).await;
         self.advance_to(quiet_at - drains).await;
         self.request_from_each_node(|_| 1).await;
@@ -410,7 +411,7 @@ impl Simulation {
     }
 }
 
-/// Notes what the store keeps, and whether it keeps it for ever.
+/// Records the keys in the store, and whether they expire.
 fn look_at_keys(universe: &SimulatedNetwork, record: &Mutex<Record>) {
     universe.each_store(|store, _| {
         let keys = store.keys().into_iter().map(|key| {

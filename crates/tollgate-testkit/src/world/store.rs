@@ -1,7 +1,7 @@
-//! A small Redis: strings and sorted sets that expire, and scripts in the Lua of the real one.
+//! A small Redis: strings and sorted sets that expire, and scripts in Redis's Lua.
 //!
-//! It is deterministic: time comes with each call, chance comes as numbers, and nothing happens by itself. It
-//! knows nothing of clients and networks. What it doesn't know it refuses as an unknown command.
+//! It is deterministic: time comes with each call, randomness as numbers, and nothing happens by itself. It
+//! knows nothing of clients and networks, and rejects other commands as unknown.
 
 mod command;
 mod error;
@@ -25,8 +25,8 @@ use space::ExpiredKeyAction;
 use crate::redis::Reply;
 use crate::traffic::Random;
 
-/// A store in memory, with its time and its faults given from outside. Times are microseconds, and each may
-/// be earlier than the one before.
+/// A store in memory, with its time and its faults as arguments. Times are microseconds, and each may be
+/// earlier than the one before.
 ///
 /// ```
 /// use tollgate_testkit::redis::Reply;
@@ -44,11 +44,11 @@ use crate::traffic::Random;
 pub struct Store {
     /// Taken by `drop` alone.
     vm: Option<Vm>,
-    /// The scripts that this store knows; its Lua may know more.
+    /// The scripts that this store knows; its shared Lua may know more.
     scripts: BTreeSet<String>,
 }
 
-/// How a store is.
+/// The condition of a store.
 ///
 /// ```
 /// use tollgate_testkit::world::{StoreCondition, Store};
@@ -61,20 +61,21 @@ pub struct Store {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreCondition {
-    /// It does what it is asked.
+    /// It executes commands.
     #[default]
     Well,
-    /// A replica: writes are refused, and what is past its time is left to its master to delete.
+    /// A replica: writes are rejected, and expired keys are left to the master to delete.
     ReadOnly,
-    /// Its memory is full: what may need more is refused, but for scripts that have begun to write.
+    /// Its memory is full: commands that may need more are rejected, except in scripts that have begun to
+    /// write.
     OutOfMemory,
-    /// It reads its data: everything is refused.
+    /// It is loading its data: everything is rejected.
     Loading,
-    /// A script doesn't end: everything is refused.
+    /// A script doesn't end: everything is rejected.
     Busy,
 }
 
-/// What a store has done so far.
+/// A store's counters.
 ///
 /// ```
 /// use tollgate_testkit::world::{Counts, Store};
@@ -86,16 +87,16 @@ pub enum StoreCondition {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// What it was asked from outside, refused or not.
+    /// Calls from outside, rejected or not.
     pub calls: u64,
     /// Scripts that it ran.
     pub scripts: u64,
-    /// Commands that it ran, those of scripts too.
+    /// Commands, including those in scripts.
     pub commands: u64,
 }
 
 impl Store {
-    /// One with nothing in it.
+    /// An empty store.
     pub fn new() -> Self {
         Self {
             vm: Some(Vm::take()),
@@ -103,10 +104,10 @@ impl Store {
         }
     }
 
-    /// Remembers a script, and says by which name.
+    /// Caches a script, and returns its SHA-1.
     ///
     /// # Errors
-    /// If it isn't Lua.
+    /// If it isn't valid Lua.
     pub fn load(&mut self, script: &str) -> Result<String, ServerError> {
         let sha = Sha1::from(script).digest().to_string();
         self.vm_mut().compile(&sha, script)?;
@@ -114,10 +115,10 @@ impl Store {
         Ok(sha)
     }
 
-    /// Runs a script that it remembers.
+    /// Runs a cached script.
     ///
     /// # Errors
-    /// `NOSCRIPT` if it doesn't, or what the script or the store's condition says.
+    /// `NOSCRIPT` if it isn't cached, or the error of the script or of the store's condition.
     pub fn evalsha(
         &mut self,
         now: u64,
@@ -132,10 +133,10 @@ impl Store {
         self.vm().run(sha, keys, args)
     }
 
-    /// Runs a script, and remembers it.
+    /// Runs a script, and caches it.
     ///
     /// # Errors
-    /// If it isn't Lua, or what the script or the store's condition says.
+    /// If it isn't valid Lua, or the error of the script or of the store's condition.
     pub fn eval(
         &mut self,
         now: u64,
@@ -151,31 +152,31 @@ impl Store {
     /// Runs one command, such as `[b"GET", b"key"]`.
     ///
     /// # Errors
-    /// What the command or the store's condition says.
+    /// The error of the command or of the store's condition.
     pub fn command(&mut self, now: u64, words: &[&[u8]]) -> Result<Reply, ServerError> {
         self.begin(now)?;
         self.vm().server().run(Origin::Client, words)
     }
 
-    /// Every key that is kept, in order; those that are past their time and not yet deleted too.
+    /// All keys in order, including expired ones that aren't deleted yet.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         let server = self.vm().server();
         server.space.keys().map(|(key, _)| key.to_vec()).collect()
     }
 
-    /// The millisecond at whose end a key is past its time; nothing if it has none, or isn't there.
+    /// The millisecond at whose end a key expires; `None` if it doesn't, or isn't there.
     pub fn expires_at(&self, key: &[u8]) -> Option<u64> {
         let server = self.vm().server();
         let expires = server.space.entry(key)?.expires?;
         u64::try_from(expires).ok()
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub fn counts(&self) -> Counts {
         self.vm().server().counts
     }
 
-    /// Makes it fail in some way, or not any more.
+    /// Sets its condition.
     pub fn set_condition(&mut self, condition: StoreCondition) {
         let mut server = self.vm().server();
         server.condition = condition;
@@ -185,26 +186,26 @@ impl Store {
         };
     }
 
-    /// Restarts with nothing: no keys and no scripts. The replica has what it had.
+    /// Restarts without keys and scripts. The replica keeps its data.
     pub fn restart_empty(&mut self) {
         self.vm().server().space.clear();
         self.flush_scripts();
     }
 
-    /// Forgets the scripts, as a restart does that keeps the keys.
+    /// Forgets the scripts, like a restart that keeps the keys.
     pub fn flush_scripts(&mut self) {
         self.scripts.clear();
     }
 
-    /// Deletes some of the keys that are past their time, as a real one does when it finds the time to: each
-    /// or not, as the number says. Others are deleted when somebody looks. It shows once the clock steps back.
+    /// Deletes some of the expired keys, as a real server does in its spare time, chosen by the number. Others
+    /// are deleted when they are accessed. The difference shows once the clock steps back.
     pub fn expire_some(&mut self, now: u64, choice: u64) {
         let mut server = self.vm().server();
         server.space.now = now;
         server.space.expire_some(&mut Random::new(choice));
     }
 
-    /// Deletes a key, as a full store may; which, the number says. Nothing if there is none.
+    /// Deletes a key chosen by the number, as a full store may. `None` if there is none.
     pub fn evict(&mut self, choice: u64) -> Option<Vec<u8>> {
         let mut server = self.vm().server();
         let count = u64::try_from(server.space.keys().len()).unwrap_or(u64::MAX);
@@ -214,18 +215,18 @@ impl Store {
         Some(key)
     }
 
-    /// The replica catches up with everything so far. A new store's replica has nothing.
+    /// The replica catches up with everything so far. The replica of a new store is empty.
     pub fn replicate(&mut self) {
         self.vm().server().space.replicate();
     }
 
-    /// The replica takes over: what was written since it last caught up is lost, and so are the scripts.
+    /// The replica takes over: writes since it last caught up are lost, and so are the scripts.
     pub fn fail_over(&mut self) {
         self.vm().server().space.fail_over();
         self.flush_scripts();
     }
 
-    /// Begins what was asked from outside.
+    /// Begins a call from outside.
     fn begin(&self, now: u64) -> Result<(), ServerError> {
         let mut server = self.vm().server();
         let Server {

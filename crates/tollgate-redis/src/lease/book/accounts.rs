@@ -1,39 +1,39 @@
-//! What a node knows of the tokens of one key: how many it had, how many of those were noted as spent, and which
+//! What a node knows of the tokens of one key: how many it received, how many were recorded as spent, and which
 //! are held for requests.
 
 use std::collections::BTreeMap;
 
 use tollgate::Timestamp;
 
-/// What is known of tokens that were spent, which leaves no other trace, and of those that are held for requests.
+/// Counts of tokens that were spent, which leave no other trace, and of tokens held for requests.
 #[derive(Debug, Default)]
 pub(super) struct TokenAccounts {
-    /// All that came, less what was returned, dropped or worth nothing in the end: what isn't here any more of
-    /// it was spent, or is out.
+    /// All tokens received, less those that were returned, dropped or expired. Those that aren't here any more
+    /// were spent or are held by requests.
     pub(super) received: u64,
-    /// So much of it was noted as spent.
+    /// How many of these were recorded as spent.
     pub(super) recorded_as_spent: u64,
-    /// What requests hold until it is known what they cost: the store is told of it as of what is here.
+    /// Tokens held by requests until their actual cost is known. To the store, they count as held.
     pub(super) held_for_requests: u64,
     pub(super) estimates: BTreeMap<u64, HeldEstimate>,
-    /// No estimate ends before this.
+    /// No estimate expires before this.
     first_expiry: Timestamp,
-    /// The number of the next.
+    /// The number of the next estimate.
     next: u64,
-    /// What was spent beyond estimates, and the store doesn't know of.
+    /// Tokens spent beyond estimates, which the store doesn't know of.
     pub(super) owed: u64,
-    /// What the store was told was spent, and wasn't in the end; and since when it may have drained there.
+    /// Tokens that were reported as spent and came back, and when the store began to drain them.
     pub(super) returned_after_report: u64,
     returned_since: Timestamp,
-    /// Whether less is out than the store was told: what was spent of it drains once the store knows.
+    /// Whether less is out than was reported: the spent part of settled estimates drains once the store knows.
     pub(super) has_settled_estimates: bool,
 }
 
-/// What one request holds.
+/// The tokens that one request holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldEstimate {
     pub(super) tokens: u64,
-    /// Then it is spent.
+    /// When the estimate counts as spent.
     until: Timestamp,
 }
 
@@ -49,7 +49,7 @@ impl TokenAccounts {
         number
     }
 
-    /// Estimates whose time is over are spent.
+    /// Counts expired estimates as spent.
     pub(super) fn expire_estimates(&mut self, now: Timestamp) {
         if now < self.first_expiry {
             return;
@@ -65,27 +65,27 @@ impl TokenAccounts {
         self.first_expiry = first.unwrap_or(Timestamp::MAX);
     }
 
-    /// An estimate ends then. None ends sooner by that, so the first end that is known stays right.
+    /// Extends an estimate. No estimate expires sooner by that, so `first_expiry` stays a lower bound.
     pub(super) fn extend_estimate(&mut self, number: u64, until: Timestamp) {
         if let Some(estimate) = self.estimates.get_mut(&number) {
             estimate.until = estimate.until.max(until);
         }
     }
 
-    /// The store counts all that was out as spent.
+    /// Drops all estimates: the store counts all that was out as spent.
     pub(super) fn drop_all_estimates(&mut self) {
         self.estimates.clear();
         (self.held_for_requests, self.returned_after_report) = (0, 0);
     }
 
-    /// What was told as spent since then came back.
+    /// Records tokens that were reported as spent since then, and came back.
     pub(super) fn add_late(&mut self, tokens: u64, since: Timestamp) {
         self.returned_since = match self.returned_after_report {
             0 => since,
             _ => since.min(self.returned_since),
         };
         self.returned_after_report += tokens;
-        // What was noted of it wasn't spent, and it isn't here.
+        // They weren't spent, and aren't here either.
         self.remove_received(tokens);
     }
 
@@ -96,13 +96,13 @@ impl TokenAccounts {
         )
     }
 
-    /// Tokens were lost that nobody spent. What was noted of them isn't noted of those to come.
+    /// Removes tokens that nobody spent. Otherwise tokens to come would count as recorded already.
     pub(super) fn remove_received(&mut self, tokens: u64) {
         self.received = self.received.saturating_sub(tokens);
         self.recorded_as_spent = self.recorded_as_spent.min(self.received);
     }
 
-    /// How much more than was noted before.
+    /// Records a total as spent. Returns how much of it is new.
     pub(super) fn record_spent(&mut self, spent: u64) -> u64 {
         let more = spent.saturating_sub(self.recorded_as_spent);
         self.recorded_as_spent += more;

@@ -1,5 +1,4 @@
-//! Tokens that requests have of a book, and that may come back: held until it is known what becomes of them, or spent and
-//! put back.
+//! Tokens of a book that requests may return: held until their outcome is known, or spent and put back.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -9,7 +8,7 @@ use super::accounts::{HeldEstimate, TokenAccounts};
 use super::{LeaseBook, SpendOutcome};
 use crate::lease::request::FORGIVE_ALL;
 
-/// When something was spent, in terms of what the store was told of it.
+/// When tokens were spent, relative to the reports to the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpendStamp {
     plans: u64,
@@ -18,7 +17,7 @@ pub(crate) struct SpendStamp {
 }
 
 impl LeaseBook {
-    /// To be taken before something is spent that may be put back.
+    /// A stamp from before a spending that may be put back.
     pub(in crate::lease) fn stamp(&self, at: Timestamp) -> SpendStamp {
         SpendStamp {
             plans: self.plans.load(Relaxed),
@@ -27,15 +26,15 @@ impl LeaseBook {
         }
     }
 
-    /// Puts back what was spent a moment ago by a request that was given up: the next plan returns it.
+    /// Puts back what a cancelled request spent a moment ago: the next plan returns it to the store.
     pub(in crate::lease) fn restore_after_report(&self, cost: u64, now: Timestamp) {
         self.accounts().add_late(cost, now);
     }
 
-    /// Puts back what was spent after this. If the store was told meanwhile that it is spent, it goes to an account, and
-    /// the next plan returns it; if the store has taken all of it for lost, so it is.
+    /// Puts back what was spent after this stamp. If a plan has reported it as spent since, the next plan
+    /// returns it to the store. If the store has counted the lease as lost since, the tokens are lost too.
     pub(in crate::lease) fn restore(&self, now: Timestamp, cost: u64, stamp: SpendStamp) {
-        // A plan counts first, and looks at what is here under the lock.
+        // A plan increments its count first, and reads the tokens under this lock.
         let mut accounts = self.accounts();
         if self.lapses.load(Relaxed) != stamp.lapses {
             return;
@@ -47,7 +46,7 @@ impl LeaseBook {
         }
     }
 
-    /// Forgives so much of what is owed to the store, and says how much more is to be forgiven there.
+    /// Forgives this much of the debt to the store, and returns how much more is to be forgiven there.
     pub(in crate::lease) fn forgive(&self, tokens: u64) -> u64 {
         let mut accounts = self.accounts();
         let paid = accounts.owed.min(tokens);
@@ -58,13 +57,13 @@ impl LeaseBook {
         }
     }
 
-    /// The store counts all that was out as spent, and what isn't here any more.
+    /// Records that the store counts all that was out as spent, and all that isn't here any more.
     pub(super) fn mark_lapsed(&self, accounts: &mut TokenAccounts) {
         self.lapses.fetch_add(1, Relaxed);
         accounts.drop_all_estimates();
     }
 
-    /// Holds a cost for a request, if it is here.
+    /// Holds a cost for a request, if there are enough tokens here.
     pub(in crate::lease) fn hold(
         &self,
         now: Timestamp,
@@ -80,8 +79,8 @@ impl LeaseBook {
         (spent, number)
     }
 
-    /// A request cost so much of what it held: the rest is here again, and what it cost beyond that is spent from
-    /// what is here, or owed, up to this. Returns whether the store has to be told soon.
+    /// Settles an estimate to its actual cost. Unused tokens are here again; cost beyond the estimate is spent
+    /// from the tokens here, or owed, up to `most_owed`. Returns whether the store needs a report soon.
     pub(in crate::lease) fn settle_estimate(
         &self,
         now: Timestamp,
@@ -93,7 +92,7 @@ impl LeaseBook {
         accounts.expire_estimates(now);
         let is_live = now.as_nanos() < self.expires_at.load(Acquire);
         let Some(HeldEstimate { tokens, .. }) = accounts.estimates.remove(&number) else {
-            // It was spent when its time, or the lease's, was over.
+            // The estimate or the lease has expired, so it was spent.
             return false;
         };
         accounts.held_for_requests -= tokens;
@@ -104,7 +103,7 @@ impl LeaseBook {
             (accounts.owed, rest) = (accounts.owed - paid, rest - paid);
         }
         if rest > 0 && is_live {
-            // What was noted of it wasn't spent.
+            // The unused part was recorded as spent, and wasn't.
             accounts.recorded_as_spent -= accounts.recorded_as_spent.min(rest);
             self.tokens.fetch_add(rest, Relaxed);
         }
@@ -113,8 +112,8 @@ impl LeaseBook {
         is_live || accounts.owed > 0
     }
 
-    /// A request cost so much more than was charged when its estimate ended: that is spent from what is here, or owed, up to
-    /// this. Returns whether the store has to be told soon.
+    /// Charges cost beyond the estimate after it has expired: spent from the tokens here, or owed, up to
+    /// `most_owed`. Returns whether the store needs a report soon.
     pub(in crate::lease) fn charge_late(&self, now: Timestamp, more: u64, most_owed: u64) -> bool {
         let mut accounts = self.accounts();
         accounts.expire_estimates(now);
@@ -122,7 +121,7 @@ impl LeaseBook {
         accounts.owed > 0
     }
 
-    /// Spends from what is here, if that is live; the rest is owed.
+    /// Spends from the tokens here, if the lease hasn't expired; the rest is owed.
     fn charge_overrun(
         &self,
         accounts: &mut TokenAccounts,
@@ -137,7 +136,7 @@ impl LeaseBook {
         accounts.owed = accounts.owed.saturating_add(beyond).min(most_owed);
     }
 
-    /// An estimate is spent by itself then, and not before.
+    /// Extends an estimate: it counts as spent at that time, and not before.
     pub(in crate::lease) fn prolong(&self, number: u64, until: Timestamp) {
         self.accounts().extend_estimate(number, until);
     }

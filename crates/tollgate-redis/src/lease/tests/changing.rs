@@ -1,8 +1,8 @@
-//! Leases of one key by several limits, in any order, and of nodes that take them for different times.
+//! Leases of one key by several limits, in any order, and of nodes with different lease durations.
 
 use super::*;
 
-/// A node, and the loosest limit by which it got what it holds.
+/// A node, and the loosest limit by which it got its tokens.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lessor {
     node: Node,
@@ -27,7 +27,7 @@ impl Lessor {
         granted
     }
 
-    /// Spends, and tells by which limit.
+    /// Spends tokens, and returns the limit by which it did.
     fn spend(&mut self, now: u64, most: u64) -> Option<windows::Admitted> {
         let spent = self.node.spend(now, most);
         (spent > 0).then(|| (now, spent, self.by.expect("a limit")))
@@ -48,7 +48,7 @@ const SETS: [&[&str]; 7] = [
     &["7/s burst 7", "100/s burst 3", "20/s burst 60"],
     &["999/s burst 50", "1000/s burst 200", "1/s burst 100"],
     &["5/s burst 5", "5/s burst 100"],
-    // What is owed of the first can't be told in the units of the second.
+    // The debt of the first can't be expressed in the units of the second.
     &["50000000/d burst 5000000", "49999991/d burst 1000"],
 ];
 
@@ -61,9 +61,9 @@ async fn random_nodes_by_random_limits_never_spend_more_than_the_loosest() {
         let limits = limits(SETS[seed as usize % SETS.len()]);
         let mut random = Random::new(seed);
         let mut below = |most| random.below(most);
-        // A node may be one holder, whatever limit it asks by, or one for each.
+        // A node may be one holder, whatever limit it uses, or one for each.
         let is_apart = below(2) == 0;
-        // What is asked for at once.
+        // The size of a request.
         let many = limits.iter().map(|(rate, _)| rate.burst_size()).max();
         let much = many.unwrap() / 1_000 + 1;
         let mut nodes: HashMap<u64, Lessor> = HashMap::new();
@@ -78,7 +78,7 @@ async fn random_nodes_by_random_limits_never_spend_more_than_the_loosest() {
             match below(8) {
                 0..4 => {
                     let wants = match below(4) {
-                        // All goes back, or some, or more is wanted.
+                        // Return all, return some, or request more.
                         0 => (u64::MAX, 0, 60 * much),
                         1 => (below(20 * much), below(10 * much), 60 * much),
                         _ => (0, 1 + below(60 * much), 60 * much),
@@ -89,7 +89,7 @@ async fn random_nodes_by_random_limits_never_spend_more_than_the_loosest() {
                 }
                 4..7 => spent.extend(lessor.spend(now, below(40 * much))),
                 _ => {
-                    // All at once, and whatever can be had.
+                    // All held tokens at one instant, and whatever can be had.
                     for (holder, lessor) in &mut nodes {
                         spent.extend(lessor.spend(now, u64::MAX));
                         let limit = &limits[below(limits.len() as u64) as usize];
@@ -103,7 +103,7 @@ async fn random_nodes_by_random_limits_never_spend_more_than_the_loosest() {
         }
         windows::check(&spent);
         assert!(spent.len() > 50, "{}", spent.len());
-        // Once all leases are over, every limit gets something as soon as it is told it will.
+        // Once all leases have expired, every limit gets tokens as soon as its `retry_after` says.
         now += 5_000_000;
         for (number, (_, numbers)) in (100..).zip(&limits) {
             let first = told(&store, numbers, (number, now), (1, 1)).await;
@@ -113,7 +113,7 @@ async fn random_nodes_by_random_limits_never_spend_more_than_the_loosest() {
                 assert_eq!(again.granted, 1, "{seed}: {first:?}");
             }
         }
-        // And when all is quiet for long, all of it is there.
+        // After a long quiet time, all tokens are free.
         let quiet = 100_000_000_000;
         now += quiet;
         for (number, (rate, numbers)) in (200..).zip(&limits) {
@@ -132,7 +132,7 @@ async fn two_rates_of_one_leased_key_wipe_nothing() {
     let limits = limits(&["10/m", "1000/m"]);
     let mut nodes = [Lessor::default(); 2];
     let (mut spent, steps) = (Vec::new(), 500);
-    // One and the other in turn, for five seconds, each by its own limit: 1,000 and 83.
+    // The two alternately, for five seconds, each by its own limit: 1,000 and 83.
     for step in 0..steps {
         let now = NOW + step * 5_000_000 / steps;
         for (who, node) in nodes.iter_mut().enumerate() {
@@ -160,7 +160,7 @@ async fn who_asks_in_vain_by_a_smaller_limit_loses_nothing() {
     node.ask(&store, &large, (1, NOW), (0, 1000, 1000)).await;
     node.spend(NOW, 1000);
     node.ask(&store, &large, (1, NOW), (0, 0, 1000)).await;
-    // Six seconds a token, however often it is asked for meanwhile.
+    // A token every six seconds, however many requests come in between.
     for tenth in 0..60 {
         let asked = told(&store, &small, (2, NOW + tenth * 100_000), (1, 1)).await;
         let wait = Duration::from_micros(6_000_000 - tenth * 100_000);
@@ -168,7 +168,7 @@ async fn who_asks_in_vain_by_a_smaller_limit_loses_nothing() {
     }
     let now = NOW + 6_000_000;
     assert_eq!(told(&store, &small, (2, now), (1, 1)).await.granted, 1);
-    // Who wants more at once is told of all of it, less what another holds and may return.
+    // The wait of a larger request covers all of it, less what another node holds and may return.
     let asked = told(&store, &small, (3, now), (5, 5)).await;
     assert_eq!(asked.retry_after, Duration::from_secs(24));
     let asked = told(&store, &small, (3, now), (1, 1)).await;
@@ -195,7 +195,7 @@ async fn a_lease_lives_as_long_as_its_taker_said() {
     });
     long.ask(&store, &limit, (1, NOW), (0, 60, 60)).await;
     let mut spent = Vec::new();
-    // The other one looks for a while, and takes what there is in the end.
+    // The other node peeks for a while, and takes what there is in the end.
     for tenth in (1..100).chain([199]) {
         let (now, wants) = (NOW + tenth * 100_000, 100 * u64::from(tenth == 199));
         short.ask(&store, &limit, (2, now), (0, wants, 100)).await;
@@ -204,7 +204,7 @@ async fn a_lease_lives_as_long_as_its_taker_said() {
     spent.extend(long.spend(NOW + 19_999_999, u64::MAX));
     windows::check(&spent);
     assert_eq!(spent.iter().map(|(_, much, _)| much).sum::<u64>(), 100);
-    // On a clock that is behind, it lasts as long again and no longer, by whomever it is seen.
+    // On a clock that is behind, it lasts its duration again and no longer, whichever node sees it.
     server.command(&["FLUSHALL"]);
     let (_, numbers) = limits(&["1/m burst 100"])[0];
     long.node
@@ -225,7 +225,7 @@ async fn what_was_spent_elsewhere_is_owed_beside_what_is_out() {
     let [price, ..] = numbers.values;
     let mut node = Node::default();
     node.ask(&store, &numbers, (1, NOW), (0, 30, 30)).await;
-    // Another one has spent 50 while it couldn't ask: said once or twice, it is the same.
+    // Another node has spent 50 without the store: reporting it once or twice is the same.
     let say = async |holder, spent: u64, more| {
         let asks = LeaseRequest {
             holder,
@@ -241,14 +241,14 @@ async fn what_was_spent_elsewhere_is_owed_beside_what_is_out() {
         assert_eq!(say(2, 50, 0).await, 0);
     }
     assert_eq!(say(2, 50, 100).await, 20);
-    // What the first one held and spent is not what was said.
+    // What the first node held and spent isn't part of the report.
     node.spend(NOW, 30);
     node.ask(&store, &numbers, (1, NOW), (0, 0, 30)).await;
     assert_eq!(say(3, 80, 100).await, 0);
     assert_eq!(say(3, 100, 0).await, 0);
-    // That is 120 with what ran out meanwhile: more than the burst, and it comes back at the rate all the same.
+    // That is 120 with what has expired since: more than the burst, and it drains at the rate all the same.
     for minute in 1..=20 {
-        // What is out doesn't drain until it has run out.
+        // Leased tokens don't drain until the lease has expired.
         let later = NOW + minute * (LIFE + 60_000_000);
         let rest = told(&store, &numbers, (4, later), (100, 0)).await;
         assert_eq!(rest.granted, 1, "{minute}");

@@ -1,5 +1,5 @@
-//! Books that hold estimates, and the script that lends to them: what is settled counts what was spent, when it was
-//! settled; what lapsed counts whole, when the lease was over; and what is owed is paid.
+//! Books that hold estimates, and the script that leases to them. A settled estimate counts with its actual
+//! cost at its settlement; a lapsed one counts whole, at the expiry of the lease; and debts are paid.
 
 use super::*;
 use crate::lease::book::Upkeep;
@@ -14,17 +14,17 @@ struct Open {
     number: u64,
     tokens: u64,
     until: u64,
-    /// When it was spent although it wasn't settled.
+    /// When it counted as spent without a settlement.
     over_at: Option<u64>,
 }
 
-/// A call under way.
+/// A call in flight.
 #[derive(Clone, Debug)]
 struct Pending {
     asks: LeaseQuery,
     record: Vec<u8>,
     before: u64,
-    /// Until when what it is for is held; spent if it isn't.
+    /// Until when its cost is held; `None` if it is spent.
     hold: Option<u64>,
     reply: Option<LeaseReply>,
 }
@@ -38,16 +38,16 @@ struct Process {
     asleep_until: u64,
     open: Vec<Open>,
     pending: Option<Pending>,
-    /// Whether it has something to say to the store.
+    /// Whether it has something to report to the store.
     has_news: bool,
 }
 
-/// How rough the world is.
+/// The faults of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum World {
-    /// Every call arrives, and nobody sleeps.
+    /// Every call arrives, and no process is suspended.
     Fair,
-    /// Calls are lost, late and doubled, and processes sleep and die.
+    /// Calls are lost, late and duplicated, and processes are suspended and die.
     Rough,
 }
 
@@ -55,14 +55,14 @@ struct Fleet<'a> {
     store: &'a Store,
     numbers: LimitParams,
     world: World,
-    /// What is taken ahead; nothing where each request is asked about.
+    /// The most that is leased in advance; 0 if each request queries the store.
     part: u64,
     random: Random,
     now: u64,
     names: u64,
     processes: Vec<Process>,
     late: Vec<Said>,
-    /// What counts, and when.
+    /// The costs that count, with their times.
     spent: Vec<(u64, u64)>,
     settled: u64,
 }
@@ -111,7 +111,7 @@ impl<'a> Fleet<'a> {
         1 + self.below(most)
     }
 
-    /// What a book has given up counts when the lease was over, or its own time.
+    /// What a book has given up counts at the expiry of the lease, or at its own deadline.
     fn give_up(&mut self, who: usize, until: u64) {
         let process = &mut self.processes[who];
         let Process { book, open, .. } = process;
@@ -127,7 +127,7 @@ impl<'a> Fleet<'a> {
     fn say(&mut self, who: usize, wants: RefillGoal, hold: Option<u64>) {
         let (now, numbers, part) = (self.now, self.numbers, self.part);
         let process = &mut self.processes[who];
-        // Whatever the book says: the store has taken it for spent.
+        // Whatever the book says, the store counts it as spent.
         let is_lapsed = |open: &&mut Open| open.over_at.is_none() && now >= process.until;
         for open in process.open.iter_mut().filter(is_lapsed) {
             let over_at = open.until.min(process.until);
@@ -151,7 +151,7 @@ impl<'a> Fleet<'a> {
         self.give_up(who, until);
     }
 
-    /// The call of a process goes on by one step.
+    /// Advances the call of a process by one step.
     async fn proceed(&mut self, who: usize) {
         let fate = match self.world {
             World::Fair => 9,
@@ -168,7 +168,7 @@ impl<'a> Fleet<'a> {
             before: pending.before,
         };
         match (fate, pending.reply) {
-            // It never arrives, or nobody hears of it.
+            // The call never arrives, or its reply is lost.
             (0, _) => {}
             (1, None) => self.late.push(said),
             (fate, None) => {
@@ -208,7 +208,7 @@ impl<'a> Fleet<'a> {
         self.give_up(who, until);
     }
 
-    /// Someone asks for a cost, to be spent or held.
+    /// A request takes a cost, to be spent or held.
     fn ask(&mut self, who: usize) {
         let (cost, is_held, now) = (self.cost(), self.below(3) > 0, self.now);
         let lasts = match self.world {
@@ -242,7 +242,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// A request is over, and cost less, as much, or more than it held.
+    /// A request settles: it cost less, as much, or more than it held.
     fn settle(&mut self, who: usize) {
         let count = self.processes[who].open.len() as u64;
         if count == 0 {
@@ -280,14 +280,14 @@ impl<'a> Fleet<'a> {
         self.give_up(who, until);
     }
 
-    /// What a process does of itself.
+    /// The maintenance of a process.
     fn look_after(&mut self, who: usize) {
         let now = at(self.now);
         let process = &mut self.processes[who];
         if process.pending.is_some() {
             return;
         }
-        // Where each request is asked about, what came back is returned at once.
+        // If each request queries the store, what came back is returned immediately.
         if std::mem::take(&mut process.has_news)
             && self.part == 0
             && process.book.has_unreported(now)
@@ -304,7 +304,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// A process dies with what it holds for requests: that counts at the end of its lease.
+    /// A process dies with its held estimates, which count at the end of its lease.
     fn die(&mut self, who: usize) {
         let heir = self.born();
         let dead = std::mem::replace(&mut self.processes[who], heir);
@@ -344,7 +344,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Everything is settled and returned, and what is owed is paid.
+    /// Settles and returns everything, and pays all debts.
     async fn close(&mut self) {
         self.world = World::Fair;
         for who in 0..3 {
@@ -356,7 +356,7 @@ impl<'a> Fleet<'a> {
                 self.settle(who);
             }
         }
-        // Nobody asks any more: each pays by itself.
+        // Without requests, each process pays by itself.
         for _ in 0..400 {
             self.now += LIFE / 8;
             for who in 0..3 {
@@ -372,7 +372,7 @@ impl<'a> Fleet<'a> {
                 break;
             }
         }
-        // What was paid is spent once the store has heard of it.
+        // A paid cost counts once the store knows of it.
         for who in 0..3 {
             self.say(who, RefillGoal::ReturnAll, None);
             self.proceed(who).await;
@@ -384,7 +384,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// How much the store has for one who holds nothing.
+    /// The tokens that the store has for a holder without any.
     async fn left(&self) -> u64 {
         let asks = (self.names + 1, self.now);
         told(self.store, &self.numbers, asks, (0, 0))
@@ -450,7 +450,7 @@ async fn what_is_settled_and_returned_leaves_what_was_spent() {
     }
 }
 
-/// A book that has ten, of which two requests hold five each.
+/// A book with ten tokens, of which two requests hold five each.
 fn two_of_five() -> (LeaseBook, Timestamp, [u64; 2]) {
     let (book, second) = (LeaseBook::default(), Timestamp::from_secs(1));
     let granted = Grant {

@@ -1,4 +1,4 @@
-//! What is forgiven in one call: what came back late, and what an operator gives back.
+//! Tokens that are forgiven in one call: those that came back late, and an operator's refund.
 
 use super::*;
 use crate::lease::request::FORGIVE_ALL;

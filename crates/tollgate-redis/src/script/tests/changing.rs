@@ -1,4 +1,4 @@
-//! One key by several limits, in any order: what is stored is never cut, and nothing is lost by rounding.
+//! One key under several limits, in any order: the stored state is never cut, and rounding loses nothing.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -16,7 +16,7 @@ use crate::query::{LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
 use crate::tests::windows;
 
-/// The rule that scripts follow, in whole numbers of any size: a token is as many units as its period has
+/// The rule that the scripts follow, in whole numbers of any size: a token is as many units as its period has
 /// nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
@@ -24,11 +24,11 @@ struct Level {
     as_of: u64,
 }
 
-/// Outcome, what is left, and how long until it passes.
+/// Outcome, remaining, and how long until it passes.
 type Said = (i64, i64, i64);
 
 impl Level {
-    /// What is owed as a limit judges it, and all of it.
+    /// The debt that a limit decides by, and the whole debt.
     fn at(&self, rate: Rate, now: u64) -> (u128, u128) {
         let drained = drain(rate) * u128::from(now - self.as_of);
         let judged = self.debt.min(capacity(rate));
@@ -111,7 +111,7 @@ async fn limits_of_one_key_follow_the_rule_in_any_order() {
             let reach = [1, period / 1_000, period / 50, period / 5, 3 * period];
             let reach = reach[random.below(5) as usize];
             now += random.below(1 + reach);
-            // Some at once, of which most share a call.
+            // Several concurrent queries, most of which share a call.
             let some: Vec<_> = (0..1 + random.below(5))
                 .map(|_| {
                     let (rate, numbers) = limits[random.below(limits.len() as u64) as usize];
@@ -143,7 +143,7 @@ async fn limits_of_one_key_follow_the_rule_in_any_order() {
     assert!(outcomes.iter().all(|seen| *seen > 500), "{outcomes:?}");
 }
 
-/// Asks for one at a time, by limits in turn, as often as there are steps: how many passed.
+/// Makes one request after the other, by alternating limits, for this many steps. Returns how many passed.
 async fn in_turn(
     store: &Store,
     limits: &[(Rate, LimitParams)],
@@ -166,7 +166,7 @@ async fn in_turn(
         }
     }
     admitted.retain(|(_, much, _)| *much > 0);
-    // What was measured is as many as there were asks; every window would take long.
+    // The number of measurements is the number of requests; checking every window would take long.
     admitted.len() as u64
 }
 
@@ -175,7 +175,8 @@ async fn two_rates_of_one_key_wipe_nothing() {
     let server = Server::start();
     let store = Store::patient(&server);
     let second = 1_000_000;
-    // By two processes in turn; by one that is reloaded every two seconds; by one tenant in two tiers.
+    // By two processes alternately; by one process that is reloaded every two seconds; by one tenant in two
+    // tiers.
     for (texts, steps, length, turn) in [
         (["10/s", "1000/s"], 3_057, 3_057 * second / 1000, 1),
         (["60/m", "1000/m"], 1_800, 18 * second, 2_000),
@@ -186,7 +187,7 @@ async fn two_rates_of_one_key_wipe_nothing() {
         let [_, (fast, _)] = limits[..] else {
             panic!("two");
         };
-        // The fast one first.
+        // The fast limit first.
         let passed = in_turn(&store, &limits, (steps, length), |ask| {
             1 - (ask / turn % 2) as usize
         });
@@ -197,7 +198,7 @@ async fn two_rates_of_one_key_wipe_nothing() {
             "{texts:?}: {passed} of {}",
             most / token(fast)
         );
-        // Half of the time it is the fast one's.
+        // Half of the time is the fast limit's.
         assert!(passed > fast.burst_size(), "{texts:?}: {passed}");
     }
 }
@@ -215,10 +216,10 @@ async fn a_smaller_limit_waits_no_longer_than_its_own_bucket_takes() {
     assert_eq!(ask(0, 1000, NOW).await.outcome, 1);
     let refused = ask(1, 1, NOW).await;
     assert_eq!((refused.outcome, refused.wait), (0, 6_000_000));
-    // Who asks in vain doesn't begin the wait anew, and what was told comes true.
+    // Denied requests don't restart the wait, and the reported wait is right.
     assert_eq!(ask(1, 1, NOW + 5_999_999).await.wait, 1);
     assert_eq!(ask(1, 1, NOW + 6_000_000).await.outcome, 1);
-    // All that is owed is still owed.
+    // The whole debt is still owed.
     assert_eq!(ask(0, 0, NOW + 6_000_000).await.remaining, 0);
     let later = NOW + 66_000_000;
     assert_eq!(ask(1, 10, later).await.outcome, 1);
@@ -242,8 +243,8 @@ async fn what_is_booked_ahead_counts_for_every_limit() {
     for place in 0..4 {
         assert_eq!(ask(0, book, NOW).await, (1, place * 100_000));
     }
-    // Four have been admitted, three of them ahead: a larger limit has room for one, a slower one waits for those
-    // that are booked, and then for its own.
+    // Four have been admitted, three of them in advance. A larger limit has room for one. A slower one waits
+    // for the reservations, and then for its own.
     assert_eq!(ask(1, StoreOp::Decide, NOW).await, (1, 0));
     assert_eq!(ask(1, StoreOp::Decide, NOW).await, (0, 100_000));
     assert_eq!(ask(0, StoreOp::Decide, NOW).await, (0, 400_000));
@@ -256,7 +257,7 @@ async fn what_is_booked_ahead_counts_for_every_limit() {
 async fn what_passes_two_to_the_53_in_common_units_is_rounded_up_and_hardly_so() {
     let server = Server::start();
     let store = Store::patient(&server);
-    // A token is of 86,400 units and of 86,400,000,000: more than 104,249 of them can't be told in both.
+    // A token is of 86,400 units and of 86,400,000,000: more than 104,249 of them can't be expressed in both.
     let limits = limits(&["1000000/day", "999983/day burst 1000"]);
     let mut random = Random::new(11);
     let (mut now, mut model, mut turns) = (NOW, Level::default(), [0; 2]);
@@ -273,7 +274,7 @@ async fn what_passes_two_to_the_53_in_common_units_is_rounded_up_and_hardly_so()
         let asked = asked("k", numbers, cost);
         let answers = store.ask(vec![asked], Some(now)).await.expect("an answer");
         let raw = answers.replies[0];
-        // It admits no more than the rule does, and is asked to follow what it does.
+        // It admits no more than the rule does, and then follows what the rule does.
         let mut exact = model;
         let said = exact.decide(rate, now, cost);
         if raw.outcome == 1 {
@@ -284,7 +285,7 @@ async fn what_passes_two_to_the_53_in_common_units_is_rounded_up_and_hardly_so()
         }
     }
     assert!(turns.iter().all(|turns| *turns > 100), "{turns:?}");
-    // All that was rounded is less than a token.
+    // The rounding of all requests together is less than a token.
     let owed = store.ask(vec![asked("k", limits[0].1, 0)], Some(now));
     let kept = owed.await.expect("an answer").replies[0].remaining;
     let (judged, _) = model.at(fast, now);

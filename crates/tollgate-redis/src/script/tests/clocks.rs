@@ -1,4 +1,4 @@
-//! Steps of the store's clock: slots and quotas are bound by them as rates are.
+//! Steps of the store's clock: permits and quotas are bounded under them as rates are.
 
 use tollgate::quota::Quota;
 use tollgate_testkit::redis::Server;
@@ -11,7 +11,7 @@ const DAY: u64 = 24 * 60 * MINUTE;
 /// The first of March 2025.
 const MARCH: u64 = 1_740_787_200_000_000;
 
-/// Slots that are held for so long at a time.
+/// Permits that are held for this long at a time.
 fn slots_for(most: u32, life: u64) -> LimitParams {
     let kind = LimitKind::Concurrency(most);
     let form = LimitForm::new(&kind, Duration::from_micros(life)).expect("a limit for the store");
@@ -32,11 +32,11 @@ async fn a_clock_that_steps_back_keeps_no_slot_for_longer_than_its_life() {
     assert_eq!(ask("dead", StoreOp::Decide, NOW).await, 1);
     let back = NOW - 600 * MINUTE;
     assert_eq!(ask("b", StoreOp::Decide, back).await, 0);
-    // Who asks meanwhile doesn't begin it anew.
+    // Requests in between don't begin it anew.
     assert_eq!(ask("b", StoreOp::Decide, back + MINUTE / 2).await, 0);
     assert_eq!(ask("b", StoreOp::Decide, back + MINUTE - 1).await, 0);
     assert_eq!(ask("b", StoreOp::Decide, back + MINUTE).await, 1);
-    // A refusal writes nothing else.
+    // A denial writes nothing else.
     let before = server.command(&["DUMP", "k"]);
     assert_eq!(ask("c", StoreOp::Decide, back + MINUTE).await, 0);
     assert_eq!(server.command(&["DUMP", "k"]), before);
@@ -69,16 +69,16 @@ async fn a_renewal_that_finds_its_slot_gone_takes_it_again_if_there_is_room() {
     let one = slots_for(1, MINUTE);
     let ask = |name, op, at| ask_at(&store, held_by(name, one, op), at);
     assert_eq!(ask("a", StoreOp::Decide, NOW).await, 1);
-    // The clock steps forward, and nobody has come between.
+    // The clock steps forward, and no other holder has taken the permit.
     let later = NOW + 600 * MINUTE;
     assert_eq!(ask("a", StoreOp::Renew, later).await, 1);
     assert_eq!(ask("b", StoreOp::Decide, later).await, 0);
-    // Somebody has: its owner is told.
+    // Another holder has: the former owner learns that it is lost.
     let again = later + 600 * MINUTE;
     assert_eq!(ask("b", StoreOp::Decide, again).await, 1);
     assert_eq!(ask("a", StoreOp::Renew, again).await, 0);
     assert_eq!(ask("b", StoreOp::Renew, again).await, 1);
-    // The store has lost it.
+    // The store has lost its state.
     server.command(&["FLUSHALL"]);
     assert_eq!(ask("b", StoreOp::Renew, again).await, 1);
     assert_eq!(ask("a", StoreOp::Decide, again).await, 0);
@@ -119,7 +119,7 @@ async fn a_quota_tells_truly_however_far_the_clock_steps_back() {
         assert_eq!(ask(1, ahead).await.outcome, 1, "{key}");
         let back = ahead - back;
         let what = format!("{key}: from {ahead} to {back}");
-        // There are four left, and they pass.
+        // Four remain, and they pass.
         let left = ask(0, back).await.remaining;
         let (first, second) = (ask(4, back).await, ask(1, back).await);
         assert_eq!((first.outcome, left), (1, 4), "{what}: {first:?}");

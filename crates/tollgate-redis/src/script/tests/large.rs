@@ -1,9 +1,9 @@
-//! Calls of very many questions: what they do is in proportion to how many they are.
+//! Calls with very many queries: their work is proportional to their number.
 
 use super::*;
 use crate::script::ScriptParts;
 
-/// How often a call of one request with so many questions reads the name of a key, each of another key.
+/// How often a call of one request with this many queries, each of another key, reads the name of a key.
 fn reads(server: &Server, numbers: LimitParams, count: usize) -> i64 {
     let mut needs = ScriptParts::default();
     needs.add(&question(numbers, StoreOp::Decide, 1));

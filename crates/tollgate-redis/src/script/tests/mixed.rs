@@ -1,5 +1,4 @@
-//! Questions of every sort in one call: each is answered as if it had been asked alone, and every key that is
-//! left behind has an end.
+//! Queries of every kind in one call: each is answered as if it were alone, and every key has an expiry.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -16,7 +15,7 @@ use tollgate_testkit::traffic::Random;
 
 use super::*;
 
-/// Limits that share a key, as they share what is kept.
+/// Limits that share a key, because they share its state.
 fn families() -> Vec<Vec<LimitKind>> {
     let rates = |algorithm: Algorithm, texts: &[&str]| {
         let kind = |text: &&str| LimitKind::Rate {
@@ -62,7 +61,7 @@ fn any_op(random: &mut Random, kind: StoreKind, now: u64) -> StoreOp {
     }
 }
 
-/// Some requests: each one act, or some decisions.
+/// Some requests: each is one other operation, or several decisions.
 fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<Vec<StoreQuery>> {
     let mut any = |op: Option<StoreOp>| {
         let family = random.below(families.len() as u64) as usize;
@@ -87,7 +86,7 @@ fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<V
         let first = any(None);
         match first.op {
             StoreOp::Decide | StoreOp::RaiseUsage(_) => {
-                // More of the same sort, sometimes.
+                // More of the same kind, sometimes.
                 let others = first.cost / 2;
                 let more = (0..others).map(|_| any(Some(StoreOp::Decide)));
                 let mut all: Vec<_> = std::iter::once(first)
@@ -149,7 +148,7 @@ async fn any_questions_in_one_call_are_answered_as_one_by_one() {
             for key in keys {
                 let lives = server.command(&["PTTL", &key]).integer();
                 let lives = lives.expect("a number");
-                // None, or with an end.
+                // No key, or one with an expiry.
                 assert!(lives == -2 || lives > 0, "{lives} after {request:?}");
             }
         }
@@ -167,7 +166,7 @@ async fn a_reset_leaves_slots_with_those_who_hold_them() {
     ask("b", StoreOp::Reset).await;
     assert_eq!(ask("b", StoreOp::Decide).await, [0]);
     assert_eq!(ask("a", StoreOp::Renew).await, [1]);
-    // Nor does it take the name of another question's holder.
+    // Nor does it take the name of another query's holder.
     let both = [
         vec![held_by("b", one, StoreOp::Reset)],
         vec![held_by("a", one, StoreOp::Release)],

@@ -1,4 +1,4 @@
-//! What is used is at least this: said before other questions, as often as one likes.
+//! Raising usage: reported before other queries, and repeatable.
 
 use tollgate::quota::Quota;
 use tollgate_testkit::redis::Server;
@@ -28,7 +28,7 @@ fn kinds() -> Vec<LimitKind> {
     kinds
 }
 
-/// That at least so many are used.
+/// Raises the usage to at least this.
 fn raise(numbers: LimitParams, used: u64) -> StoreQuery {
     let [price, ..] = numbers.values;
     question(numbers, StoreOp::RaiseUsage(used * price), used)
@@ -53,7 +53,7 @@ async fn what_is_used_is_raised_once_however_often_it_is_said() {
             [(1, 1)],
             "{kind:?}"
         );
-        // It is written although the rest is refused, and comes before it.
+        // It is written although the rest is denied, and comes before it.
         let both = || vec![raise(ten, 10), question(ten, StoreOp::Decide, 1)];
         assert_eq!(left(&store, both()).await, [(1, 0), (0, 0)], "{kind:?}");
         let after = left(&store, vec![question(ten, StoreOp::Decide, 1)]).await;
@@ -87,7 +87,7 @@ async fn a_level_is_raised_in_units_of_whoever_asks() {
     assert_eq!(left(&store, vec![raise(fast, 29)]).await, [(1, 970)]);
     assert_eq!(left(&store, vec![raise(fast, 500)]).await, [(1, 500)]);
     assert_eq!(left(&store, vec![raise(slow, 100)]).await, [(1, 0)]);
-    // More is owed than the slow one has, and stays so.
+    // The debt is more than the slow limit has, and stays so.
     assert_eq!(
         left(&store, vec![question(fast, StoreOp::Decide, 0)]).await,
         [(1, 500)]

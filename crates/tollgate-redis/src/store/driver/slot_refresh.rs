@@ -1,4 +1,4 @@
-//! When nodes are asked which of them has which slot of a cluster, and what the driver makes of the answer.
+//! When the hash slots are queried from which nodes, and what the driver does with the reply.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use crate::store::hash_slots::{self, SLOTS, SlotRange, SlotReply, SlotSource};
 use crate::store::link::FailureAction;
 use crate::store::peer::{MIN_RECONNECT_PAUSE, Peer, PeerId, PeerState, next_attempt_at};
 
-/// Slots are asked for no more often, however many calls are told that their keys have moved.
+/// The shortest time between two queries, however many calls are redirected.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
-/// So many nodes are asked at once: of those that are connected, or else of all that are known.
+/// How many nodes are queried concurrently, of those that are connected; without any, all known nodes are.
 const MAX_CONNECTED_SOURCES: usize = 3;
 const MAX_UNCONNECTED_SOURCES: usize = 16;
 
-/// When slots are to be asked for.
+/// When the hash slots are queried.
 pub(super) struct SlotRefresh {
     due: Option<Instant>,
     last: Option<Instant>,
     pause: Duration,
-    /// All nodes of the cluster, to be asked when none is connected.
+    /// All nodes of the cluster, to query when none is connected.
     known: Vec<Node>,
 }
 
 impl SlotRefresh {
-    /// Immediately, of these nodes; never of a store that is no cluster.
+    /// Due immediately, from these nodes; never without a cluster.
     pub(super) fn new(seeds: Option<&[Node]>) -> Self {
         Self {
             due: seeds.map(|_| Instant::now()),
@@ -41,7 +41,7 @@ impl SlotRefresh {
 }
 
 impl Driver {
-    /// Asks for slots if it is time to, or else says when it will be.
+    /// Queries the hash slots if that is due. Otherwise returns when it will be.
     pub(super) fn refresh_slots_if_due(&mut self, now: Instant) -> Option<Instant> {
         let due = self
             .slot_refresh
@@ -70,7 +70,7 @@ impl Driver {
         self.needs_mending = true;
     }
 
-    /// Which nodes to ask who has which slot: some that are connected, chosen at random; or else all that were ever named.
+    /// The nodes to query: some that are connected, chosen at random; or else all that were ever named.
     fn slot_sources(&self) -> Vec<SlotSource> {
         let linked = |(&id, peer): (&PeerId, &Peer)| match (&peer.node, &peer.state) {
             (Some(node), PeerState::Up(up)) => {
@@ -123,7 +123,7 @@ impl Driver {
                 Some(next_attempt_at(&mut self.slot_refresh.pause, &self.shared));
             return self.unpark_all();
         };
-        // While a node is away others may take its place, and it isn't there to tell.
+        // An unreachable node may be replaced by others, and can't report it.
         let is_away = |id: &PeerId| {
             let peer = self.peers.get(id);
             peer.is_none_or(|peer| matches!(peer.state, PeerState::Down(_)))
@@ -168,7 +168,7 @@ impl Driver {
         self.drop_slotless_peers(&ids);
     }
 
-    /// A node that has no slot isn't connected to again once its connection is lost; one that still answers may get some.
+    /// Drops nodes without hash slots once their connection is lost. One that still answers may get some.
     fn drop_slotless_peers(&mut self, owners: &HashMap<Node, PeerId>) {
         let owners: Vec<PeerId> = owners.values().copied().collect();
         let mut parked = Vec::new();

@@ -1,4 +1,4 @@
-//! Every window: never more than the largest burst and the fastest rate in it, plus what a stated fault allows.
+//! Every window has at most the largest burst and the fastest rate in it, plus what a stated fault allows.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,9 +7,9 @@ use super::settled_cost::SettledCost;
 use super::{CheckedLimit, Fault, ReportedDecision};
 use crate::world::scenario::{Amount, CountingChoice, Event, Failure, LimitSort};
 
-/// All nodes have heard from each other by then, unless something kept them from it.
+/// By then all nodes know of each other, unless a fault prevents it.
 const NODE_COUNT_LEARNED_AFTER: u64 = 6_000_000;
-/// A node that left no sign of life for so long is gone, less the time between two of them.
+/// A node without a renewal for this long counts as gone, less the time between two renewals.
 const NODE_COUNT_FORGOTTEN_AFTER: u64 = 10_000_000;
 
 impl CheckedLimit<'_> {
@@ -49,7 +49,7 @@ impl CheckedLimit<'_> {
         Ok(())
     }
 
-    /// A node that is started anew knows nothing.
+    /// Checks each process by itself: a node that restarts knows nothing.
     fn each_life(&self, told: Vec<&ReportedDecision>, what: &str) -> Result<(), String> {
         for lives in told.chunk_by(|one, other| one.life == other.life) {
             self.windows(lives, what, ChargedBy::Node)?;
@@ -57,8 +57,8 @@ impl CheckedLimit<'_> {
         Ok(())
     }
 
-    /// Looks at every window that begins and ends with something that passed. What is held is counted in two ways, each
-    /// by itself: when it was admitted, and when it was settled.
+    /// Checks every window that begins and ends with an admitted request. Held costs are counted in two ways,
+    /// separately: at their admission, and at their settlement.
     fn windows(
         &self,
         told: &[&ReportedDecision],
@@ -66,7 +66,7 @@ impl CheckedLimit<'_> {
         who: ChargedBy,
     ) -> Result<(), String> {
         self.windows_of(&self.charges_by(told, ChargeTime::Admitted), what, who)?;
-        // Windows are charged when it is admitted; and which limits were in force is known of then.
+        // Windows are charged at the admission, and the limits in force are known for that time.
         let is_level = matches!(self.rule.sort, LimitSort::Level(_));
         let is_held = self.rule.estimated.is_some() && is_level;
         if is_held && self.case.setting().versions == 1 {
@@ -100,8 +100,8 @@ impl CheckedLimit<'_> {
         charges
     }
 
-    /// What requests cost beyond their estimates is paid before their node lets anything else pass: up to a full
-    /// bucket of it.
+    /// Costs beyond the estimates of requests are paid before their node admits anything else: up to a full
+    /// bucket.
     fn beyond_estimates(&self, told: &[&ReportedDecision]) -> Vec<Charge> {
         let [amount] = self.rule.versions[0][..] else {
             return Vec::new();
@@ -151,8 +151,8 @@ impl CheckedLimit<'_> {
         Ok(())
     }
 
-    /// The earliest time at which it may have been counted. What a node decides without the store, it decides at the
-    /// time of the answer; what it counts locally in any case, it counts before it asks.
+    /// The earliest time at which a request may have been counted. A node without the store decides at the time
+    /// of the answer. A local count comes before the query.
     fn counted_from(&self, told: &ReportedDecision) -> u64 {
         if self.is_local(told) && self.rule.counted != CountingChoice::Local {
             told.at
@@ -161,7 +161,7 @@ impl CheckedLimit<'_> {
         }
     }
 
-    /// How much may pass in a window, in which answers came so late.
+    /// How much may pass in a window, if answers were this late.
     fn may_pass(&self, (from, to): (u64, u64), late: u64, who: ChargedBy) -> u64 {
         let (burst, count) = self.allowed_between(from, to);
         let mut amount = Amount {
@@ -182,7 +182,7 @@ impl CheckedLimit<'_> {
         } = amount;
         let mut length = to - from + self.stepped(from, to, who);
         if who == ChargedBy::Both {
-            // What the store counts is noted when it is heard of.
+            // What the store counts is recorded when its reply arrives.
             length += late;
         }
         let limit = match self.rule.sort {
@@ -200,7 +200,7 @@ impl CheckedLimit<'_> {
         limit + self.allowed_by_faults(from, to, who)
     }
 
-    /// What the loosest version admits. A node goes on with what it has counted, by whatever period.
+    /// What the loosest version admits. A node keeps its counts, whatever the period.
     fn loosest_amount(&self, (from, to): (u64, u64), length: u64) -> u64 {
         let versions = self.versions_between(from, to);
         let amounts = versions.flat_map(|version| &self.rule.versions[version]);
@@ -211,8 +211,8 @@ impl CheckedLimit<'_> {
         burst + given
     }
 
-    /// Whether nodes know how many they are from a time on: they were told, or have learned it, and none was
-    /// silent for so long that it was taken for gone.
+    /// Whether nodes know their number from a time on: it was configured or learned, and no node was silent for
+    /// so long that it counted as gone.
     fn has_parts(&self, from: u64) -> bool {
         let case = self.case;
         if !case.setting().learns {
@@ -234,7 +234,7 @@ impl CheckedLimit<'_> {
             && deaths.next().is_none()
     }
 
-    /// For how much longer a limit has given something, by a store's clock that stepped forward: no longer than
+    /// For how much longer a limit has refilled, by a store's clock that stepped forward: at most the time that
     /// it takes to fill.
     fn stepped(&self, from: u64, to: u64, who: ChargedBy) -> u64 {
         let fills = self.rule.drains();
@@ -252,8 +252,8 @@ impl CheckedLimit<'_> {
         let leased = |at: u64| self.leased_by_all() + self.held_at(at);
         let mut whole = 0;
         if who != ChargedBy::Node {
-            // Whatever is out when something is given back, it and what is there are no more than the burst: a window that
-            // begins later has nothing of it.
+            // At a refund, tokens that are out and tokens in the bucket are at most the burst. A window that
+            // begins later gets nothing of the refund.
             whole += self.refunds_between(from, to, burst);
             for (at, fault) in self.faults_between(from.saturating_sub(self.lease_life()), to) {
                 whole += match fault {
@@ -261,9 +261,9 @@ impl CheckedLimit<'_> {
                     Fault::ForgotSince(since) => {
                         self.admitted_between(*since, *at).min(burst) + leased(*at)
                     }
-                    // What is leased may be had twice.
+                    // Leased tokens may be granted twice.
                     Fault::Stepped(by) if *by > 0 => leased(*at),
-                    // A window that goes on by another clock may end sooner.
+                    // A window by another clock may end sooner.
                     Fault::Stepped(_) if self.is_aligned() => burst,
                     Fault::Stepped(_) | Fault::Other | Fault::Frozen(_) => 0,
                     Fault::Started => match who {
@@ -274,13 +274,13 @@ impl CheckedLimit<'_> {
             }
         }
         if who == ChargedBy::Both {
-            // What exceeds a bucket isn't noted, nor is a part of a token.
+            // Neither what exceeds a bucket is recorded, nor a part of a token.
             whole += 1 + self.in_flight(from, to) + burst * u64::from(self.is_windowed());
         }
         whole
     }
 
-    /// Windows that begin by the clock, and not with what is counted in them.
+    /// Whether windows begin by the clock, and not with their first hit.
     fn is_aligned(&self) -> bool {
         matches!(
             self.rule.sort,
@@ -288,7 +288,8 @@ impl CheckedLimit<'_> {
         )
     }
 
-    /// Windows are noted by another clock than the store's: one count more.
+    /// Whether it has windows. They are recorded by another clock than the store's, which allows one more
+    /// count.
     fn is_windowed(&self) -> bool {
         !matches!(self.rule.sort, LimitSort::Level(_))
     }
@@ -300,7 +301,7 @@ impl CheckedLimit<'_> {
         within.map(|told| told.ask.cost).sum()
     }
 
-    /// What the store admitted while the node decided by itself: neither could know of the other.
+    /// What the store admitted while the node decided locally: neither could know of the other.
     fn in_flight(&self, from: u64, to: u64) -> u64 {
         let within = |told: &&ReportedDecision| {
             from <= told.at && self.case.first_possible_attempt(told) <= to
@@ -317,7 +318,7 @@ impl CheckedLimit<'_> {
     }
 }
 
-/// What counts in a window, and since when it may have.
+/// A cost that counts in a window, and since when it may.
 #[derive(Clone, Copy, Debug)]
 struct Charge {
     from: u64,
@@ -325,14 +326,14 @@ struct Charge {
     cost: u64,
 }
 
-/// When what was held counts: any time is possible until the store hears how it ended.
+/// When a held cost counts: at any time, until its settlement is reported to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargeTime {
     Admitted,
     Settled,
 }
 
-/// Who admitted.
+/// Who admitted a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargedBy {
     Store,
@@ -340,7 +341,7 @@ enum ChargedBy {
     Both,
 }
 
-/// How much a rate gives in a time.
+/// How much a rate refills in a time.
 fn scaled(count: u64, length: u64, period: u64) -> u64 {
     let given = u128::from(count) * u128::from(length) / u128::from(period.max(1));
     u64::try_from(given).unwrap_or(u64::MAX / 4)

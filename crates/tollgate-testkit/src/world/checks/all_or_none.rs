@@ -1,5 +1,5 @@
-//! Rules and trees together: what passes is charged to all limits that it meets, and what is denied to none, unless the trees
-//! charge each limit by itself.
+//! Rules and trees together: an allowed request is charged to all limits that it meets, and a denied one to
+//! none, unless the trees charge each limit by itself.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) fn check_all_or_none(case: CheckContext<'_>) -> Result<(), String> {
     }
 }
 
-/// What a request is told to have been charged.
+/// Checks the charge that is reported for a request.
 fn charged(case: CheckContext<'_>, told: &ReportedDecision) -> Result<(), String> {
     if told.version != told.last_version {
         return Ok(());
@@ -39,14 +39,14 @@ fn charged(case: CheckContext<'_>, told: &ReportedDecision) -> Result<(), String
     Ok(())
 }
 
-/// Whether it is known what all limits have left at any time: nothing goes wrong or takes time, nobody waits, gives back or
-/// gives up, and all limits are exact.
+/// Whether what remains of all limits is known at any time: no faults or delays, no waiting, refunds or
+/// cancellations, and all limits are exact.
 fn is_known(case: CheckContext<'_>) -> bool {
     let setting = case.setting();
     let is_simple = |rule: &Rule| {
         let is_counted = match rule.counted {
             CountingChoice::Exact => true,
-            // Beside a store each node has its own, and a word's interval is whole.
+            // Beside a store each node has its own count, and the interval of one word is whole.
             CountingChoice::Local => {
                 let is_whole = |amount: &Amount| amount.period.is_multiple_of(amount.count);
                 setting.is_in_memory && rule.amounts().all(is_whole)
@@ -67,13 +67,13 @@ fn is_known(case: CheckContext<'_>) -> bool {
         && setting.rules.iter().all(is_simple)
 }
 
-/// What one limit has admitted to one key.
+/// What one limit has admitted for one key.
 #[derive(Debug)]
 enum State {
     Level(Bucket),
     /// The window's number, and the count in it.
     Window(u64, u64),
-    /// When how much was admitted.
+    /// The time and the cost of each hit.
     Log(Vec<(u64, u64)>),
 }
 
@@ -117,12 +117,12 @@ impl State {
     }
 }
 
-/// The number of the window that a time is in.
+/// The number of the window that contains a time.
 fn number_of(now: u64, amount: Amount) -> u64 {
     (EPOCH + now) / amount.period
 }
 
-/// Each request passes if all of its limits have room, and is charged to all or to none.
+/// Checks that each request passes if all of its limits have room, and is charged to all or to none.
 fn as_the_oracle(case: CheckContext<'_>) -> Result<(), String> {
     let setting = case.setting();
     let mut states: BTreeMap<(usize, usize, usize), State> = BTreeMap::new();
@@ -165,7 +165,7 @@ fn as_the_oracle(case: CheckContext<'_>) -> Result<(), String> {
         for (place, amount, _) in &met {
             let number = place.0;
             let is_charged = passes || (setting.charges_each && is_leaf(number));
-            // A limit of several rates is charged to all of them or to none.
+            // A limit with several rates is charged to all of them or to none.
             let mut rates = met.iter().filter(|((other, ..), ..)| *other == number);
             if is_charged && rates.all(|(_, _, has_room)| *has_room) {
                 states
@@ -174,7 +174,7 @@ fn as_the_oracle(case: CheckContext<'_>) -> Result<(), String> {
                 charged |= u8::from(is_leaf(number)) << number;
             }
         }
-        // What a limit in shadow was charged for a request that a rule denies isn't told.
+        // The charge of a limit in shadow mode isn't reported if a rule denies the request.
         let is_told = passes || told.rule.is_some_and(is_leaf) || told.charged == 0;
         if is_told && charged != told.charged && (passes || setting.charges_each || charged == 0) {
             return Err(format!("charged {charged:#b} by the oracle: {told:?}"));

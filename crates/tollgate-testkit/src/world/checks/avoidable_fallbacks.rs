@@ -1,16 +1,16 @@
-//! No node decides by itself while the store could be asked, even if the node was frozen for a while; and after an
-//! outage only for as long as its circuit stays open.
+//! No node decides locally while the store is reachable, even after the node was frozen; and after an outage
+//! only for as long as its circuit stays open.
 
 use super::fault_spells::{FaultKind, FaultSpell, GIVE_UP_TIME};
 use super::{CheckContext, Fault, ReportedDecision};
 use crate::world::scenario::{CountingChoice, Failure, LimitSort};
 
-/// A circuit opens once a store was asked for so long without an answer.
+/// A circuit opens after this long without an answer.
 const SILENT_FOR: u64 = 2_000_000;
-/// Or once half of so many calls failed within this time.
+/// Or after half of this many calls failed within the window.
 const MIN_CALLS: usize = 20;
 const CALLS_WITHIN: u64 = 5_000_000;
-/// How long it stays open at first, and at most: it doubles each time that the next call fails too.
+/// How long it stays open at first, and at most: the duration doubles each time the next call fails too.
 const OPENS_FOR: u64 = 1_000_000;
 const LONGEST_OPEN: u64 = 60_000_000;
 
@@ -31,8 +31,8 @@ pub(super) fn check_avoidable_fallbacks(case: CheckContext<'_>) -> Result<(), St
     Ok(())
 }
 
-/// Whether all that a node had asked was answered when it decided by itself: where one question is enough, and
-/// nobody waits for a connection.
+/// Whether all queries of a node had an answer when it decided locally: if one query is enough, and no
+/// connection was being made.
 fn has_answer(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     let [rule] = &case.setting().rules[..] else {
         return false;
@@ -57,7 +57,7 @@ fn has_answer(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     is_one && !is_cut && was_asked && is_answered
 }
 
-/// Whether the store couldn't be asked, or its circuit may have been open.
+/// Whether the store was unreachable, or its circuit may have been open.
 fn is_excused(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     let stepped = case.record.faults.iter().any(|(at, fault)| {
         matches!(fault, Fault::Stepped(_))
@@ -65,7 +65,7 @@ fn is_excused(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
             && *at <= told.at
     });
     if stepped || is_crowded(case, told) {
-        // A calendar that is asked about twice may be of another time twice.
+        // A calendar that is queried twice may be of another period twice.
         return true;
     }
     let mut outage: Option<(u64, u64)> = None;
@@ -85,8 +85,8 @@ fn is_excused(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     })
 }
 
-/// Whether another request was under way to the store: while a circuit is open, one request at a time tries whether it
-/// may close, and that may take long.
+/// Whether another query was in flight: while a circuit is open, one request at a time probes whether it may
+/// close, and that may take long.
 fn is_probed(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     let mut answers = case.record.answers.iter();
     answers.any(|other| {
@@ -97,7 +97,8 @@ fn is_probed(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     })
 }
 
-/// Whether so many asked a node at once that they may have waited for each other: only one at a time asks for a lease.
+/// Whether so many requests came to a node that they may have waited for each other: only one at a time refills
+/// a lease.
 fn is_crowded(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     let at_once = case.record.answers.iter().filter(|other| {
         other.ask.node == told.ask.node && other.asked_at <= told.at && told.asked_at <= other.at
@@ -108,7 +109,7 @@ fn is_crowded(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     leased.next().is_some() && at_once * 2 * case.setting().delay >= case.setting().timeout * 400
 }
 
-/// What kept a node from asking, until it was told.
+/// The faults that kept a node from querying the store, until its answer.
 fn spells_felt_by<'a>(
     case: CheckContext<'a>,
     told: &'a ReportedDecision,
@@ -119,7 +120,7 @@ fn spells_felt_by<'a>(
     })
 }
 
-/// For how long a node was frozen since then.
+/// How long a node was frozen since then.
 fn frozen(case: CheckContext<'_>, told: &ReportedDecision, since: u64) -> u64 {
     let spells = case.spells.iter().filter(|spell| {
         spell.ill == FaultKind::Frozen && spell.hits(told.ask.node) && spell.to >= since
@@ -127,7 +128,7 @@ fn frozen(case: CheckContext<'_>, told: &ReportedDecision, since: u64) -> u64 {
     spells.map(|spell| spell.to - spell.from).sum()
 }
 
-/// For how long a circuit may stay open after an outage.
+/// How long a circuit may stay open after an outage.
 fn stays_open(case: CheckContext<'_>, told: &ReportedDecision, from: u64, to: u64) -> u64 {
     let rules = case.setting().rules.iter().enumerate();
     let mut rules =

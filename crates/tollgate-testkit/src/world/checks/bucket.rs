@@ -1,4 +1,4 @@
-//! A bucket that drains, slow and obvious: what it owes, in units of which a token has as many as a period has
+//! A slow and obvious bucket that drains: its debt, in units of which a token has as many as a period has
 //! microseconds.
 
 use crate::world::scenario::Amount;
@@ -10,7 +10,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Lets time pass. One that is earlier changes nothing.
+    /// Drains the bucket until a time. An earlier time changes nothing.
     pub(super) fn drain(&mut self, now: u64, amount: Amount) {
         if now > self.at {
             let passed = u128::from(now - self.at) * u128::from(amount.count);
@@ -29,7 +29,7 @@ impl Bucket {
         fits
     }
 
-    /// After how many microseconds a cost passes.
+    /// How many microseconds until a cost passes.
     pub(super) fn wait(&self, cost: u64, amount: Amount) -> u64 {
         let over = (self.debt + units(cost, amount)).saturating_sub(units(amount.burst, amount));
         let micros = over.div_ceil(u128::from(amount.count.max(1)));
@@ -44,13 +44,13 @@ impl Bucket {
         self.debt += tokens * units(1, amount);
     }
 
-    /// Charges a cost, whatever room there is.
+    /// Charges a cost, even without room for it.
     pub(super) fn charge(&mut self, now: u64, cost: u64, amount: Amount) {
         self.drain(now, amount);
         self.debt += units(cost, amount);
     }
 
-    /// From this time on all that is known is that at most a full bucket is owed.
+    /// Forgets the debt: from this time on, only the bound of a full bucket is known.
     pub(super) fn forget(&mut self, now: u64, amount: Amount) {
         self.at = now.max(self.at);
         self.debt = self.debt.max(units(amount.burst, amount));

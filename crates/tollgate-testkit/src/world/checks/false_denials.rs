@@ -1,16 +1,16 @@
-//! No request is refused while the store has room: neither after a limit was raised or reset, nor because of requests
-//! of others that were refused.
+//! No request is denied while the store has room: neither after a limit was raised or reset, nor because other
+//! requests were denied.
 
 use super::bucket::{Bucket, units};
 use super::settled_cost::SettledCost;
 use super::{CLOCK_TOLERANCE, CheckedLimit, Fault, ReportedDecision};
 use crate::world::scenario::{Amount, CountingChoice, LimitSort, RefundEvent};
 
-/// After something went wrong, what was on its way then has arrived or never will.
+/// After a fault, whatever was in flight has arrived by then, or never will.
 const MAX_ARRIVAL_DELAY: u64 = 2_000_000;
-/// A denial is repeated for so long before the store is asked again.
+/// How long a denial is repeated before the store is queried again.
 const DENIAL_REPEATED_FOR: u64 = 1_000_000;
-/// A slot that was given back is free.
+/// A permit that was released is free by then.
 const REFUND_DELAY: u64 = 50_000;
 
 impl CheckedLimit<'_> {
@@ -23,7 +23,7 @@ impl CheckedLimit<'_> {
                 && told.fallback.is_none()
                 && told.rule == Some(self.number)
                 && told.decision.outcome == tollgate_core::Outcome::Denied
-                // Of several limits it isn't known which one it was.
+                // Of several limits it isn't known which one decided.
                 && self.rule.versions[told.version].len() == 1
                 && !self.may_be_queued_behind(told)
                 && !self.case.is_of_two_versions(told)
@@ -47,7 +47,7 @@ impl CheckedLimit<'_> {
         Ok(())
     }
 
-    /// What may have been charged before this was refused, and when at the latest.
+    /// What may have been charged before this denial, and when at the latest.
     fn charges(&self, told: &ReportedDecision) -> Vec<(u64, u64)> {
         let setting = self.case.setting();
         let answered = self.answers().filter(|other| {
@@ -79,9 +79,10 @@ impl CheckedLimit<'_> {
         charges
     }
 
-    /// Whether something that another limit denied may have been charged here when this was refused. Of a lease it is taken
-    /// while the others are asked, and comes back: until then, and for as long as a node knows of a refusal that came of it.
-    /// Elsewhere it is charged only where the limits of a request aren't together.
+    /// Whether a charge that another limit denied may still count here at this denial. A lease is charged while
+    /// the other limits are queried, and refunded later: until then, and for as long as a node remembers a
+    /// denial that followed. Other limits are charged only if the limits of a request aren't on one node of the
+    /// store.
     fn may_be_charged(&self, other: &ReportedDecision, told: &ReportedDecision) -> bool {
         let setting = self.case.setting();
         let alone = setting.rules.len() == 1 && self.rule.amounts().count() == setting.versions;
@@ -92,12 +93,13 @@ impl CheckedLimit<'_> {
             let (known, back) = (self.lease_life(), 4 * setting.delay + CLOCK_TOLERANCE);
             return other.at + known + back >= told.asked_at;
         }
-        // By part after part of the store, and given back once a later one denies; unless something kept it from that.
+        // One part of the store is charged after the other, and refunded once a later one denies, unless a
+        // fault prevents it.
         let back = 4 * setting.delay + CLOCK_TOLERANCE;
         setting.shards > 1 && (self.has_trouble_until(told.at) || other.at + back >= told.asked_at)
     }
 
-    /// Whether others may have stood in line before it.
+    /// Whether others may have been before it in the queue.
     fn may_be_queued_behind(&self, told: &ReportedDecision) -> bool {
         let asked = self
             .case
@@ -117,8 +119,8 @@ impl CheckedLimit<'_> {
         self.case.setting().longest_wait() > 0 && others.nth(1).is_some()
     }
 
-    /// What another was charged before this one was refused. What is held doesn't drain, and what isn't known to
-    /// be settled may be held.
+    /// What another request was charged before this denial. Held costs don't drain, and a cost that isn't known
+    /// to be settled may be held.
     fn charged_by(&self, other: &ReportedDecision, told: &ReportedDecision) -> Vec<(u64, u64)> {
         let cost = self.expected_cost(other);
         if self.rule.estimated.is_none() || !other.allowed {
@@ -126,7 +128,7 @@ impl CheckedLimit<'_> {
         }
         let reported_at = other.ended_at.map(|at| self.reported_at(at));
         match (cost.settled, reported_at.filter(|at| *at <= told.asked_at)) {
-            // What it cost beyond that is paid when there is room.
+            // Cost beyond the estimate is paid when there is room.
             (Some(SettledCost { spent, .. }), Some(reported_at)) => {
                 let beyond = spent.saturating_sub(other.ask.cost);
                 vec![(reported_at, spent - beyond), (u64::MAX, beyond)]
@@ -135,7 +137,8 @@ impl CheckedLimit<'_> {
         }
     }
 
-    /// How much a lease that ran out while its node was frozen may have held: what the node had, and what it asked for.
+    /// How much a lease may have held that expired while its node was frozen: the node's tokens, and those that
+    /// it had requested.
     fn lost_by_freezes(&self, told: &ReportedDecision) -> Vec<(u64, u64)> {
         let mut lost = Vec::new();
         for (at, fault) in &self.case.record.faults {
@@ -151,13 +154,13 @@ impl CheckedLimit<'_> {
         lost
     }
 
-    /// When everything was last given back, as far as this node has to know: then nothing from before matters. What another
-    /// node has reset is known once what is remembered here, or held, has to be asked for.
+    /// When everything was last reset, as far as this node must know: then nothing from before matters. A node
+    /// learns of another node's reset once a remembered denial or a lease needs a query.
     fn reset_before(&self, told: &ReportedDecision) -> Option<u64> {
         let record = self.case.record;
         let mut answers = record.answers.iter();
         if answers.any(|other| other.fallback.is_some() && other.at <= told.at) {
-            // What was decided without the store is told to it some time.
+            // What was decided without the store is reported to it at some time.
             return None;
         }
         let resets = record.gifts.iter().filter(|given| {
@@ -181,18 +184,18 @@ impl CheckedLimit<'_> {
         resets.map(|given| given.from).max()
     }
 
-    /// When something last went wrong before a time, or was decided without the store.
+    /// When a fault last occurred before a time, or a decision was made without the store.
     fn troubled_at(&self, told: &ReportedDecision) -> Option<u64> {
         let record = self.case.record;
         let is_slots = self.rule.sort == LimitSort::Slots;
         let faults = record.faults.iter().filter_map(|(at, fault)| match fault {
-            // It is noticed by the next request, however late that is.
+            // The next request notices it, however late that is.
             Fault::Stepped(by) if *by < 0 && *at <= told.at => Some(if is_slots {
                 self.next_asked(*at).unwrap_or(told.at)
             } else {
                 told.at
             }),
-            // What is in the store stays there.
+            // The state in the store stays there.
             Fault::Frozen(_) if !is_slots => None,
             _ => Some(*at),
         });
@@ -205,7 +208,7 @@ impl CheckedLimit<'_> {
         last.map(|at| at + MAX_ARRIVAL_DELAY)
     }
 
-    /// When the store was first asked about it after a time.
+    /// When the store was first queried about it after a time.
     fn next_asked(&self, after: u64) -> Option<u64> {
         let mut asked = self
             .answers()
@@ -218,7 +221,7 @@ impl CheckedLimit<'_> {
             CountingChoice::Leased => self.lease_life(),
             _ => 0,
         };
-        // What was leased is charged once it is known, and a node may know of a refusal for as long again.
+        // A lease is charged once the cost is known, and a node may remember a denial for as long again.
         let Some(now) = told.asked_at.checked_sub(late) else {
             return false;
         };
@@ -252,8 +255,8 @@ impl CheckedLimit<'_> {
             owed.forget(trouble, MAX_AMOUNT);
             last = last.max(trouble);
         }
-        // A limit judges by no more than its own bucket, and drains it by its own rate: since the store was last
-        // told anything, which nodes with leases do of themselves.
+        // A limit decides by its own bucket, and drains it by its own rate: since the last report to the store,
+        // which nodes with leases make by themselves.
         let capacity = units(amount.burst, amount);
         let judged = match self.rule.counted {
             CountingChoice::Leased => {
@@ -265,7 +268,7 @@ impl CheckedLimit<'_> {
                 owed.debt.min(capacity).saturating_sub(drained)
             }
         };
-        // What a node holds itself it spends or returns before it is refused.
+        // A node spends or returns its own tokens before a denial.
         let own = match self.case.setting().versions {
             1 => self.leased_by_one(),
             _ => 0,

@@ -1,15 +1,15 @@
-//! What was wrong in a story and for how long, and which nodes that kept from asking the store.
+//! The faults of a scenario with their durations, and the nodes that they kept from the store.
 
 use super::CheckContext;
 use crate::world::scenario::{Event, Scenario};
 
-/// A time in which something was wrong, or its consequences.
+/// A time in which a fault or its consequences lasted.
 #[derive(Clone, Debug)]
 pub(super) struct FaultSpell {
     pub(super) ill: FaultKind,
     pub(super) from: u64,
     pub(super) to: u64,
-    /// Which nodes it affected.
+    /// The nodes that it affected.
     nodes: AffectedNodes,
 }
 
@@ -21,19 +21,19 @@ enum AffectedNodes {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultKind {
-    /// The store didn't run.
+    /// The store was suspended.
     Stopped,
-    /// It wasn't there, or refused.
+    /// The store was unreachable, or rejected commands.
     Away,
-    /// The network lost what was sent.
+    /// The network lost commands.
     Network,
-    /// A node didn't run.
+    /// A node was suspended.
     Frozen,
 }
 
-/// A lost connection is replaced after so long at most.
+/// A lost connection is replaced by then.
 const RECONNECT_TIME: u64 = 1_200_000;
-/// A connection that doesn't answer, or never comes up, is given up before that.
+/// A connection that doesn't answer, or never comes up, is closed by then.
 pub(super) const GIVE_UP_TIME: u64 = 5_500_000;
 
 impl FaultSpell {
@@ -44,7 +44,7 @@ impl FaultSpell {
         }
     }
 
-    /// Whether it kept a node from running.
+    /// Whether it suspended a node.
     pub(super) fn freezes(&self, node: usize) -> bool {
         self.ill == FaultKind::Frozen && self.hits(node)
     }
@@ -60,7 +60,7 @@ impl FaultSpell {
     }
 }
 
-/// All of a story, in the order in which they began.
+/// All faults of a scenario, in order of their beginnings.
 pub(super) fn spells_of_scenario(story: &Scenario) -> Vec<FaultSpell> {
     let mut spells = Vec::new();
     let mut weather: Option<u64> = None;

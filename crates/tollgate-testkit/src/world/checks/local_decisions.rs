@@ -1,20 +1,21 @@
-//! When a node decides without the store, it starts from what the store had admitted to it before.
+//! A node that decides without the store starts from what the store had admitted through it before.
 
 use super::bucket::{Bucket, units};
 use super::{CheckedLimit, ReportedDecision};
 use crate::world::scenario::{Amount, CountingChoice, Event, Failure, LimitSort};
 
 impl CheckedLimit<'_> {
-    /// Each node's part of the limit, charged with all that passed by this node whoever admitted it, has room
-    /// for whatever the node admits by itself; and none is refused that it has room for.
+    /// Checks that each node's share of the limit has room for what the node admits locally, if all requests
+    /// that passed through this node are charged, whoever admitted them; and that no request is denied for
+    /// which it has room.
     pub(super) fn check_local_decisions(&self) -> Result<(), String> {
         let setting = self.case.setting();
         let is_judged = matches!(self.rule.failure, Failure::Local | Failure::Breaks)
             && self.rule.counted != CountingChoice::Local
             && matches!(self.rule.sort, LimitSort::Level(_))
-            // What is noted of those may come back, or not.
+            // What was recorded of those may come back, or not.
             && self.rule.estimated.is_none();
-        // Once a part changes, so does what was noted of it.
+        // If a share changes, so do the records in it.
         let changes = setting.versions > 1 || setting.learns;
         let Some(whole) = self.rule.of_period(0, self.period) else {
             return Ok(());
@@ -34,7 +35,7 @@ impl CheckedLimit<'_> {
         Ok(())
     }
 
-    /// A node's part of a limit: one of so many, times two.
+    /// A node's share of a limit: twice the even share.
     pub(super) fn local_part(&self, whole: Amount) -> Amount {
         let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
         let part = |whole: u64| (2 * whole).div_ceil(nodes).min(whole);
@@ -46,7 +47,8 @@ impl CheckedLimit<'_> {
     }
 
     fn check_process(&self, answers: &[&ReportedDecision], part: Amount) -> Result<(), String> {
-        // At least so much was noted. Of a lease it may be so when it is noted next, in whole tokens.
+        // At least this much was recorded. A lease's spending may be recorded with the next report, in whole
+        // tokens.
         let mut least = Bucket::default();
         let (token, is_leased) = (units(1, part), self.rule.counted == CountingChoice::Leased);
         for (place, told) in answers.iter().enumerate() {
@@ -72,12 +74,13 @@ impl CheckedLimit<'_> {
         Ok(())
     }
 
-    /// Whether this limit is the only one that may have refused.
+    /// Whether this limit is the only one that may have denied.
     fn is_decider(&self, told: &ReportedDecision) -> bool {
         told.rule == Some(self.number) && self.rule.versions[told.version].len() == 1
     }
 
-    /// No node refuses by itself what its part has room for, by all that may have been noted.
+    /// Checks that no node denies a request for which its share has room, with everything that may have been
+    /// recorded.
     fn check_denial(
         &self,
         before: &[&ReportedDecision],
@@ -86,7 +89,7 @@ impl CheckedLimit<'_> {
     ) -> Result<(), String> {
         let case = self.case;
         let of_node = |event: &Event| match event {
-            // A request that gave up may have been counted.
+            // A request that was cancelled may have been counted.
             Event::Ask(ask) => ask.node == told.ask.node && ask.patience.is_some(),
             _ => false,
         };
@@ -99,7 +102,7 @@ impl CheckedLimit<'_> {
         if is_unsure {
             return Ok(());
         }
-        // Of a lease what was spent is noted within its life, and what is left counts as spent.
+        // A lease's spending is recorded within its duration, and what remains counts as spent.
         let (late, held) = (self.lease_life(), self.leased_by_one());
         let mut most = Bucket::default();
         let mut recent = held;

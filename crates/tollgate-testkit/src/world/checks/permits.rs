@@ -1,11 +1,11 @@
-//! Slots: never more at once than the largest limit in force, unless their holders were taken for dead.
+//! Permits: never more concurrent holders than the largest limit in force, unless holders were taken for dead.
 
 use super::{CheckedLimit, Fault};
 
 impl CheckedLimit<'_> {
     pub(super) fn check_permits(&self) -> Result<(), String> {
-        // A holder that is frozen, cut off or forgotten by the store may be taken for dead while it runs: that
-        // is documented.
+        // A holder that is frozen, disconnected or forgotten by the store may be taken for dead while it runs:
+        // that is documented.
         let case = self.case;
         if case
             .record

@@ -1,5 +1,5 @@
-//! Requests that wait for their turn: no longer than their rule says, behind those that came before, and never for
-//! ever.
+//! Requests that wait in the queue: no longer than their rule allows, behind those that came before, and never
+//! for ever.
 
 use tollgate_core::Outcome;
 
@@ -10,7 +10,7 @@ pub(super) fn check_queue_order(case: CheckContext<'_>) -> Result<(), String> {
     if case.record.waiting > 0 {
         return Err(format!("{} wait in the end", case.record.waiting));
     }
-    // The first and the last time it is asked about.
+    // The first and the last attempt.
     let asks = 2 * (TIMEOUTS * case.setting().timeout * 1_000 + CLOCK_TOLERANCE);
     for told in &case.record.answers {
         let frozen = case.frozen_between(told.ask.node, told.asked_at, told.at);
@@ -23,7 +23,7 @@ pub(super) fn check_queue_order(case: CheckContext<'_>) -> Result<(), String> {
     in_order(case)
 }
 
-/// No request is refused that could wait.
+/// Checks that no request is denied that could wait.
 fn check_no_early_denial(case: CheckContext<'_>, told: &ReportedDecision) -> Result<(), String> {
     let rule = told.rule.map(|rule| &case.setting().rules[rule]);
     let Some(waits) = rule.and_then(|rule| rule.waits) else {
@@ -39,7 +39,7 @@ fn check_no_early_denial(case: CheckContext<'_>, told: &ReportedDecision) -> Res
     }
 }
 
-/// No request passes one that came before it and still waits.
+/// Checks that no request passes one that came before it and still waits.
 fn in_order(case: CheckContext<'_>) -> Result<(), String> {
     let [rule] = &case.setting().rules[..] else {
         return Ok(());

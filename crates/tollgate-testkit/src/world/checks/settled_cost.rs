@@ -1,39 +1,39 @@
-//! What a request costs in the end, where that was an estimate: at least, at most, and when it was known.
+//! The final cost of a request whose cost was estimated: at least, at most, and when it was known.
 
 use super::{CLOCK_TOLERANCE, CheckedLimit, ReportedDecision};
 use crate::world::scenario::{EstimateSetting, FinalCost, LimitSort};
 
-/// What is said to the store when a request ends has arrived by then, beside the time it takes on its way.
+/// A report at a request's end has arrived by then, in addition to its time in the network.
 const MAX_ARRIVAL_DELAY: u64 = 50_000;
 
-/// How a cost counts.
+/// The bounds of a cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
-    /// In any case.
+    /// The least that counts in any case.
     pub(super) least: u64,
-    /// Until it is settled, and if that was never heard of.
+    /// The most that counts until it is settled, or if the settlement never arrived.
     pub(super) most: u64,
-    /// What was said without trouble.
+    /// The settlement, if no fault interfered.
     pub(super) settled: Option<SettledCost>,
 }
 
-/// What was said of a cost.
+/// The settlement of a cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SettledCost {
-    /// What is charged in the end.
+    /// The final charge.
     pub(super) spent: u64,
-    /// Until then its estimate is out.
+    /// The estimate is held until then.
     pub(super) out_until: u64,
-    /// When it was said: what it cost beyond its estimate is owed from then on.
+    /// When it was reported: cost beyond the estimate is owed from then on.
     pub(super) said_at: u64,
 }
 
-/// When a request said what it cost, by the time that its estimate had.
+/// When a request reported its cost, relative to its estimate's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timing {
     InTime,
     Late,
-    /// About when that time was over.
+    /// Close to the deadline.
     Unsure,
 }
 
@@ -45,7 +45,7 @@ impl CheckedLimit<'_> {
             most: held,
             settled: None,
         };
-        // A request whose node died said nothing.
+        // A request whose node died reported nothing.
         let (Some(estimated), Some(said_at)) = (self.rule.estimated, told.ended_at) else {
             return known;
         };
@@ -58,11 +58,11 @@ impl CheckedLimit<'_> {
         let late = self.case.setting().timeout * 1_000 + MAX_ARRIVAL_DELAY;
         let is_calm = !self.has_trouble_until(said_at + 2 * late) && told.fallback.is_none();
         let ends_at = self.case.first_possible_attempt(told) + estimated.within * 1_000;
-        // What never ran may come back at any time.
+        // A request that never ran may be refunded at any time.
         let is_spent_by_itself =
             !estimated.refunds && is_calm && told.ask.ends != FinalCost::Cancelled;
         let (spent, out_until) = match self.timing(told, late) {
-            // Nothing comes back any more.
+            // Nothing is refunded any more.
             Timing::Late if is_spent_by_itself => (spent.max(held), ends_at.max(told.at)),
             Timing::Late if is_calm && estimated.refunds => (spent, said_at),
             Timing::InTime => (spent, said_at),
@@ -86,7 +86,7 @@ impl CheckedLimit<'_> {
         }
     }
 
-    /// Whether a request said in time what it cost, for sure if that takes so long to arrive.
+    /// Whether a request reported its cost in time, for sure if reports take this long.
     pub(super) fn timing(&self, told: &ReportedDecision, late: u64) -> Timing {
         let (Some(EstimateSetting { within, .. }), Some(said_at)) =
             (self.rule.estimated, told.ended_at)
@@ -103,17 +103,17 @@ impl CheckedLimit<'_> {
         }
     }
 
-    /// When the store has heard of what was said at a time, where each request is asked about.
+    /// When the store has received a report from a time, if each request queries it.
     pub(super) fn reported_at(&self, said_at: u64) -> u64 {
         let calls = self.answers().filter(|other| {
-            // One at a time asks.
+            // One query at a time.
             other.asked_at <= said_at + MAX_ARRIVAL_DELAY && said_at <= other.at + MAX_ARRIVAL_DELAY
         });
         let calls = u64::try_from(calls.count()).unwrap_or(u64::MAX);
         said_at + MAX_ARRIVAL_DELAY + (2 + calls) * 2 * self.case.setting().delay
     }
 
-    /// Whether something was wrong until then.
+    /// Whether a fault lasted until then.
     pub(super) fn has_trouble_until(&self, at: u64) -> bool {
         let record = self.case.record;
         let is_before = |fault: &u64| *fault <= at;

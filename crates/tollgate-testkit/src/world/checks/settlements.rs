@@ -1,4 +1,4 @@
-//! What a request is told that says what it cost: that it was late, if the time of an estimate was over, and only then.
+//! The result of a settlement: a request learns that it was late if its estimate had expired, and only then.
 
 use tollgate::stack::SettlementTiming;
 
@@ -7,7 +7,7 @@ use super::{CLOCK_TOLERANCE, CheckContext, CheckedLimit, ReportedDecision};
 
 pub(super) fn check_settlements(case: CheckContext<'_>) -> Result<(), String> {
     for told in &case.record.answers {
-        // What was decided without the store may be held nowhere.
+        // A charge of a decision without the store may be held nowhere.
         let Some(settled) = told.settled.filter(|_| told.fallback.is_none()) else {
             continue;
         };
@@ -25,7 +25,7 @@ pub(super) fn check_settlements(case: CheckContext<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// By each rule that has estimated what a request would cost.
+/// The timing for each rule that estimated the cost of a request.
 fn timings(case: CheckContext<'_>, told: &ReportedDecision) -> Vec<Timing> {
     let rules = case.setting().rules.iter().enumerate();
     let estimated = rules.filter(|(number, rule)| {

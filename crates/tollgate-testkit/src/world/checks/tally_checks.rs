@@ -1,4 +1,4 @@
-//! Each decision is counted once: what a process has counted is what those who asked were told.
+//! Each decision is counted once: a process's counters equal the decisions that clients got.
 
 use super::{CheckContext, ReportedDecision};
 use crate::world::simulation::RecordedTally;
@@ -29,7 +29,7 @@ pub(super) fn check_tallies(case: CheckContext<'_>) -> Result<(), String> {
                 "passed and denied are {told:?}, and counted {tallied:?}"
             ));
         }
-        // By which version a request was decided, only that process knows.
+        // Only the process knows by which version a request was decided.
         if case.setting().versions == 1 {
             rules(case, tallied, &own)?;
         }
@@ -37,7 +37,7 @@ pub(super) fn check_tallies(case: CheckContext<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Each rule and each limit of a tree has counted the requests that it let pass, and those that it denied.
+/// Checks that each rule and each limit of a tree has counted the requests that it allowed and denied.
 fn rules(
     case: CheckContext<'_>,
     tallied: &RecordedTally,
@@ -45,7 +45,7 @@ fn rules(
 ) -> Result<(), String> {
     for (number, passed, denied) in &tallied.rules {
         let rule = &case.setting().rules[*number];
-        // A limit that a request brings along is counted by itself, whichever counter it counts in.
+        // A limit that a request brings along is counted by itself, whichever counter it uses.
         let is_own = |told: &ReportedDecision| rule.adjusted_cost(0, told.ask.brings).is_none();
         let has_passed = |told: &&&ReportedDecision| match rule.leaf {
             None => told.allowed && rule.meets(*number, &told.ask),
@@ -58,7 +58,7 @@ fn rules(
             own.iter().filter(has_denied).count(),
         );
         let told = (told.0 as u64, told.1 as u64);
-        // What a limit in shadow was charged for a request that a rule denies isn't told.
+        // The charge of a limit in shadow mode isn't reported if a rule denies the request.
         let is_told = !(rule.is_shadow() && case.setting().charges_each);
         if is_told && told != (*passed, *denied) {
             return Err(format!(

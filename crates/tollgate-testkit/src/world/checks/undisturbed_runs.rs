@@ -1,4 +1,4 @@
-//! Where nothing goes wrong, more can be checked: what a slow oracle admits passes, and a wait that was told is long
+//! Without faults more can be checked: requests that a slow oracle admits pass, and a reported wait is long
 //! enough.
 
 use tollgate_core::Outcome;
@@ -9,7 +9,7 @@ use crate::world::scenario::{Amount, CountingChoice, LimitSort, Rule};
 
 pub(super) fn check_undisturbed_runs(case: CheckContext<'_>) -> Result<(), String> {
     check_reported_waits(case)?;
-    // It is decided when it is asked and answered only if nothing takes any time.
+    // A request is decided at one instant only if nothing takes any time.
     let is_at_once = case.is_calm() && case.setting().delay == 0;
     if !is_at_once || case.setting().rules.len() > 1 || case.setting().versions > 1 {
         return Ok(());
@@ -26,17 +26,18 @@ pub(super) fn check_undisturbed_runs(case: CheckContext<'_>) -> Result<(), Strin
     }
 }
 
-/// Each answer is what a bucket would say that is asked in the same order, and so is each wait. A node that
-/// remembers what it was told doesn't know what passed since.
+/// Checks that each answer, and each wait, equals that of a bucket with the same requests in the same order. A
+/// node that remembers a denial doesn't know what passed since.
 fn check_against_oracle(case: CheckContext<'_>, rule: &Rule, amount: Amount) -> Result<(), String> {
     let keys = usize::try_from(case.setting().keys).unwrap_or(1);
     let mut buckets = vec![Bucket::default(); keys];
-    // Of each: until when something is remembered, and until when something from before the last that passed.
+    // For each key: until when something is remembered, and until when something from before the last
+    // admission.
     let mut remembered = vec![(0, 0); keys];
     for told in &case.record.answers {
         let key = if rule.is_shared { 0 } else { told.ask.who };
         let (bucket, (latest, stale)) = (&mut buckets[key], &mut remembered[key]);
-        // What was refused is repeated from memory for as long as it holds: at the time of the answer.
+        // A denial is repeated from memory for as long as it holds: at the time of the answer.
         let passes = bucket.take(told.at, told.ask.cost, amount);
         if passes != told.allowed {
             let says = if passes { "passes" } else { "doesn't pass" };
@@ -47,7 +48,7 @@ fn check_against_oracle(case: CheckContext<'_>, rule: &Rule, amount: Amount) -> 
             Outcome::Allowed => *stale = *latest,
             Outcome::Denied => {
                 let wait = bucket.wait(told.ask.cost, amount);
-                // What is worked out from what is remembered is rounded up more than once.
+                // A wait that is computed from a remembered denial is rounded up more than once.
                 let (is_fresh, rounded) = if case.setting().remembers {
                     (*stale <= told.at, 2)
                 } else {
@@ -64,11 +65,11 @@ fn check_against_oracle(case: CheckContext<'_>, rule: &Rule, amount: Amount) -> 
     Ok(())
 }
 
-/// A request that comes back at the time that it was told passes, unless another came between or something went
-/// wrong.
+/// Checks that a request that comes back at the reported time passes, unless another came between or a fault
+/// occurred.
 fn check_reported_waits(case: CheckContext<'_>) -> Result<(), String> {
     if case.setting().remembers {
-        // What a node remembers was true when it was told; since then others may have passed.
+        // A remembered denial was true when it was reported; since then others may have passed.
         return Ok(());
     }
     let answers = &case.record.answers;
@@ -81,28 +82,28 @@ fn check_reported_waits(case: CheckContext<'_>) -> Result<(), String> {
             continue;
         };
         let rule = &case.setting().rules[rule];
-        // Nobody knows when what is held comes back, and a request that waits stands behind others.
+        // It isn't known when held costs come back, and a waiting request stands behind others.
         let is_known = rule.estimated.is_none() && case.setting().longest_wait() == 0;
         let is_exact =
             rule.counted == CountingChoice::Exact && rule.sort != LimitSort::Slots && is_known;
         let by_store = before.fallback.is_none() && back.fallback.is_none();
         let is_told = back.decision.outcome == Outcome::Denied && before.version == back.version;
-        // Since it was asked about first: what was under way may have been counted after it.
+        // Since the first attempt: a query in flight may have been counted after it.
         let from = before.asked_at.saturating_sub(case.version_ends_at());
         let is_between = |other: &&ReportedDecision| {
             let is_another = !std::ptr::eq(*other, before) && !std::ptr::eq(*other, back);
-            // What one limit refused, another may have charged and given back.
+            // A request that one limit denied may have been charged to another and refunded.
             is_another
                 && (other.allowed || case.setting().rules.len() > 1)
                 && from <= other.at
                 && other.asked_at <= back.at
                 && rule.counts_both(other.ask.who, back.ask.who)
         };
-        // What was decided without the store is told to it some time.
+        // What was decided without the store is reported to it at some time.
         let untold = from.saturating_sub(rule.drains());
         let is_untold = |other: &ReportedDecision| other.fallback.is_some() && untold <= other.at;
         let moved = case.record.faults.iter().any(|(at, fault)| {
-            // A clock that was set back may take as long to catch up as a bucket to fill.
+            // A clock that was set back may take as long to catch up as a bucket takes to fill.
             let from = match fault {
                 Fault::Stepped(by) if *by < 0 => untold,
                 _ => from,

@@ -1,20 +1,20 @@
-//! What goes wrong in a story, mostly just when somebody asks.
+//! The faults of a scenario, mostly close to requests.
 
 use super::traffic::TrafficPattern;
 use super::{Event, KeptData, LimitSort, RefundEvent, Request, Rule, ScenarioSettings};
 use crate::traffic::Random;
 use crate::world::{StoreCondition, Weather};
 
-/// What can go wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultType {
     /// The network delays, loses and cuts.
     Network,
-    /// The store stops, or dies and keeps what it has.
+    /// The store is suspended, or dies and keeps its data.
     Away,
-    /// The store comes back with less.
+    /// The store restarts with less data.
     Forgets,
-    /// The store refuses.
+    /// The store rejects commands.
     Ails,
     /// Its clock steps.
     Clock,
@@ -22,14 +22,14 @@ pub enum FaultType {
     Starved,
     /// Nodes die.
     Deaths,
-    /// Somebody gives back what was spent.
+    /// An operator refunds what was spent.
     Operator,
 }
 
-/// A policy is reloaded so long after a rush began, and before it ends.
+/// A reload comes this long after a rush began, and before it ends.
 const RELOAD_MARGIN: u64 = 300_000;
 
-/// As much as the setting says.
+/// Adds the setting's faults.
 pub(super) fn add_fault(
     setting: &ScenarioSettings,
     demand: &TrafficPattern,
@@ -51,25 +51,25 @@ pub(super) fn add_fault(
         let mut node = ask.node;
         match random.below(4) {
             0 => (at, node) = (random.below(demand.length), setting.some_node(random)),
-            // While something is under way.
+            // While a request is in flight.
             _ => at += random.below(4 * setting.delay + 2),
         }
         let scene = FaultScheduler::new(setting, (at, node, ask.who), random);
         sort.add_fault(setting, &scene, random, events);
         if sort == FaultType::Operator {
-            // In the same breath.
+            // At the same moment.
             demand.rush((setting, node, ask.who), (at, 1_000), random, events);
         }
         if random.below(4) > 0 {
             let (of, micros) = ((setting, node, ask.who), scene.micros);
-            // Before it, meanwhile and afterwards.
+            // Before it, during it and afterwards.
             let from = at.saturating_sub(micros);
             demand.rush(of, (from, 3 * micros), random, events);
         }
     }
 }
 
-/// Some nodes get another version of the policy, now and then while they are busy.
+/// Some nodes get another version of the policy, sometimes while they are busy.
 fn reload(
     setting: &ScenarioSettings,
     demand: &TrafficPattern,
@@ -101,7 +101,7 @@ fn as_request((at, event): &(u64, Event)) -> Option<(u64, Request)> {
     }
 }
 
-/// When something goes wrong, for how long, and whom it hits if it hits one.
+/// When a fault occurs, for how long, and which node it affects.
 #[derive(Clone, Copy, Debug)]
 struct FaultScheduler {
     at: u64,
@@ -116,7 +116,7 @@ impl FaultScheduler {
         (at, node, who): (u64, usize, usize),
         random: &mut Random,
     ) -> Self {
-        // A moment, a timeout, some of them, or long.
+        // A moment, a timeout, several timeouts, or long.
         let timeout = setting.timeout * 1000;
         let micros = match random.below(4) {
             0 => random.below(timeout),
@@ -219,7 +219,7 @@ fn bad_weather(setting: &ScenarioSettings, random: &mut Random) -> Weather {
     }
 }
 
-/// The clock of the store or of a node steps, or what is over is dropped.
+/// The clock of the store or of a node steps, or expired keys are deleted.
 fn step(node: usize, random: &mut Random) -> Event {
     let far = match random.below(4) {
         0 => 1_000,

@@ -1,4 +1,4 @@
-//! The rules of a story, in all their versions.
+//! The rules of a scenario, in all their versions.
 
 use tollgate_engine::facts::Unit;
 
@@ -8,24 +8,25 @@ use crate::traffic::Random;
 /// A rule, in all its versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What is limited.
+    /// The kind of limit.
     pub sort: LimitSort,
     /// How it is counted.
     pub counted: CountingChoice,
-    /// What happens without a store.
+    /// Its choice for store failures.
     pub failure: Failure,
-    /// By version, its limits in the order in which a file says them: no two have the same period. A version without any
-    /// doesn't have the rule.
+    /// For each version, the limits in the order of the file: no two have the same period. A version without
+    /// any doesn't have the rule.
     pub versions: Vec<Vec<Amount>>,
-    /// Whose: the one who asks, or all together.
+    /// Whether all clients share its counter.
     pub is_shared: bool,
-    /// The only one that it is for; it is for all if this isn't said.
+    /// The only client that it applies to; `None` for all.
     pub only: Option<usize>,
-    /// Whether costs are estimates, and on which terms.
+    /// The terms of its estimates, if its costs are estimates.
     pub estimated: Option<EstimateSetting>,
-    /// For how long who is over it waits, in milliseconds.
+    /// How long a request over the limit waits, in milliseconds.
     pub waits: Option<u64>,
-    /// A limit of a tree, which requests meet by a descriptor; none of the rules, which they meet by their facts.
+    /// The limit of a tree, which requests meet by a descriptor; `None` for a rule, which they meet by their
+    /// facts.
     pub leaf: Option<TreeLeaf>,
 }
 
@@ -36,16 +37,16 @@ pub struct TreeLeaf {
     pub is_shadow: bool,
 }
 
-/// The terms of costs that are estimates.
+/// The terms of estimated costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EstimateSetting {
-    /// What isn't settled within so many milliseconds is spent.
+    /// An estimate expires after this many milliseconds.
     pub within: u64,
-    /// Whether what is never settled costs nothing.
+    /// Whether an expired estimate is refunded.
     pub refunds: bool,
 }
 
-/// What a rule limits.
+/// The kind of limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitSort {
     /// A bucket that drains: GCRA, a token bucket or a leaky bucket.
@@ -54,14 +55,14 @@ pub enum LimitSort {
     Window(&'static str),
     /// A total in a calendar hour, or in any ten minutes.
     Quota(&'static str),
-    /// How many at once.
+    /// Concurrent requests.
     Slots,
 }
 
 /// How a rule is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountingChoice {
-    /// By the store, one by one.
+    /// By the store, exactly.
     Exact,
     /// By leases.
     Leased,
@@ -69,27 +70,27 @@ pub enum CountingChoice {
     Local,
 }
 
-/// What happens while the store can't be asked.
+/// A rule's choice for store failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It passes.
+    /// Requests pass.
     Open,
-    /// It is refused.
+    /// Requests are denied.
     Closed,
-    /// Each node decides.
+    /// Each node decides locally.
     Local,
-    /// Likewise, and the store isn't asked for a while.
+    /// Each node decides locally, and the circuit breaker pauses queries.
     Breaks,
 }
 
-/// How much a rule allows: so many in a time, or so many at once.
+/// How much a rule allows: a count in a period, or concurrent requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
-    /// So many.
+    /// The count.
     pub count: u64,
-    /// In so many microseconds.
+    /// The period in microseconds.
     pub period: u64,
-    /// And so many at once.
+    /// The burst.
     pub burst: u64,
 }
 
@@ -102,25 +103,25 @@ const PERIODS: [(u64, &str); 4] = [
     (3_600_000_000, "h"),
 ];
 
-/// How versions of a rule differ, beside their numbers.
+/// How the versions of a rule differ, apart from their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Nothing,
     /// In their period.
     Period,
-    /// In that and in nothing else.
+    /// In their period alone.
     PeriodAlone,
-    /// In which of two limits there are, and in which order.
+    /// In the choice and the order of two limits.
     Order,
 }
 
 impl Rule {
-    /// A rule that is to be tried by these troubles.
+    /// A rule for scenarios with these faults.
     pub(super) fn new(versions: usize, troubles: &[FaultType], random: &mut Random) -> Self {
         let sort = LimitSort::new(troubles, random);
         let counted = match sort {
             LimitSort::Level(_) => match random.below(8) {
-                // Of a lease more is known here than there.
+                // The node knows more about a lease than the store.
                 0..=5 if troubles == [FaultType::Operator] => CountingChoice::Leased,
                 0 => CountingChoice::Local,
                 1..=4 => CountingChoice::Leased,
@@ -163,7 +164,7 @@ impl Rule {
         }
     }
 
-    /// A limit of a tree. Nothing settles a cost there, and nobody waits.
+    /// A limit of a tree. Costs aren't settled there, and requests don't wait.
     pub(super) fn of_tree(versions: usize, troubles: &[FaultType], random: &mut Random) -> Self {
         let is_shadow = random.below(4) == 0;
         let mut leaf = Self {
@@ -173,7 +174,7 @@ impl Rule {
             ..Self::new(versions, troubles, random)
         };
         if random.below(4) == 0 {
-            // As proxies have them: so many in a unit.
+            // As in proxies: a count in a unit.
             leaf.sort = LimitSort::Window("fixed-window");
             leaf.counted = CountingChoice::Exact;
             leaf.failure = Failure::Local;
@@ -183,7 +184,7 @@ impl Rule {
         leaf
     }
 
-    /// A leased rule for all together, which lets more pass than most.
+    /// A leased rule for all clients together, which admits more than most.
     pub(super) fn leased_for_all(versions: usize, random: &mut Random) -> Self {
         let burst = random.pick(&[60, 100, 200]);
         let (count, period) = random.pick(&[(burst, 1_000_000), (burst, 10_000_000)]);
@@ -219,7 +220,7 @@ impl Rule {
         self.leaf.is_some_and(|leaf| leaf.is_shadow)
     }
 
-    /// What a version lets a request have that brings so much along: no more than the limit in its place.
+    /// The limit of a request that brings its own: no more than the rule's limit.
     pub fn adjusted_cost(&self, version: usize, brings: Option<u64>) -> Option<(u64, Unit)> {
         let [amount] = self.versions[version][..] else {
             return None;
@@ -228,7 +229,7 @@ impl Rule {
         brings.map(|brings| (brings.min(amount.count), unit))
     }
 
-    /// The unit of a window as proxies have them.
+    /// The unit of a window as proxies name it.
     fn unit(&self, amount: Amount) -> Option<Unit> {
         let is_window = self.leaf.is_some() && self.sort == LimitSort::Window("fixed-window");
         match amount.period {
@@ -238,17 +239,17 @@ impl Rule {
         }
     }
 
-    /// Whether requests of this one meet it.
+    /// Whether requests of this client meet it.
     pub fn matches_request(&self, who: usize) -> bool {
         self.only.is_none_or(|only| only == who)
     }
 
-    /// Whether requests of these two count together, of whom the second meets it.
+    /// Whether these two clients share a counter; the second one meets the rule.
     pub fn counts_both(&self, one: usize, other: usize) -> bool {
         self.matches_request(one) && (self.is_shared || one == other)
     }
 
-    /// Whose requests it is for, as a file says it.
+    /// The condition of the rule in the policy's syntax.
     pub(super) fn matches(&self) -> String {
         let only = self
             .only
@@ -256,14 +257,14 @@ impl Rule {
         only.unwrap_or_default()
     }
 
-    /// Whether the store keeps track of what is out by leases.
+    /// Whether the store tracks held costs by leases.
     pub fn has_leases(&self) -> bool {
         let is_level = matches!(self.sort, LimitSort::Level(_));
         self.counted == CountingChoice::Leased
             || (self.counted == CountingChoice::Exact && self.estimated.is_some() && is_level)
     }
 
-    /// What a request costs, as a file says it. One takes one slot, whatever it costs.
+    /// The cost of a request in the policy's syntax. A request takes one permit, whatever it costs.
     pub(super) fn cost(&self) -> String {
         match (self.sort, self.estimated) {
             (LimitSort::Slots, _) => String::new(),
@@ -280,7 +281,7 @@ impl Rule {
         self.versions.iter().flatten()
     }
 
-    /// The periods of its limits, whatever the version: each is kept by itself.
+    /// The periods of its limits in all versions: each is kept by itself.
     pub fn periods(&self) -> Vec<u64> {
         let mut periods: Vec<_> = self.amounts().map(|amount| amount.period).collect();
         periods.sort_unstable();
@@ -288,7 +289,7 @@ impl Rule {
         periods
     }
 
-    /// The limit of a version that has this period.
+    /// A version's limit with this period.
     pub fn of_period(&self, version: usize, period: u64) -> Option<Amount> {
         let mut limits = self.versions[version].iter();
         limits.find(|amount| amount.period == period).copied()
@@ -300,7 +301,7 @@ impl Rule {
         self.versions.iter().any(|limits| limits.len() != periods)
     }
 
-    /// The most that a version admits at once; none if it doesn't have the rule.
+    /// The largest burst that a version admits; `None` if it doesn't have the rule.
     pub fn burst(&self, version: usize) -> Option<u64> {
         let bursts = self.versions[version].iter().map(|amount| amount.burst);
         bursts.min()
@@ -311,7 +312,7 @@ impl Rule {
         !self.versions[version].is_empty()
     }
 
-    /// After so long, in microseconds, nothing that was spent counts, whatever the version.
+    /// After this many microseconds, nothing that was spent counts, whatever the version.
     pub fn drains(&self) -> u64 {
         let of = |amount: &Amount| match self.sort {
             LimitSort::Level(_) => amount.period * amount.burst / amount.count + 1,
@@ -340,7 +341,7 @@ impl Rule {
         }
     }
 
-    /// What a version allows, as a file of a tree says it.
+    /// A version's limit in the syntax of a tree.
     pub(super) fn limit_of_leaf(&self, version: usize, is_in_memory: bool) -> String {
         let limits = &self.versions[version];
         if let [amount] = limits[..]
@@ -369,7 +370,7 @@ impl Rule {
         }
     }
 
-    /// What a version allows, as a file says it.
+    /// A version's limit in the policy's syntax.
     pub(super) fn limit(&self, version: usize, is_in_memory: bool) -> String {
         let failure = self.failure.name();
         let counted = match self.counted {
@@ -397,7 +398,7 @@ impl Rule {
             CountingChoice::Local if is_in_memory => what,
             CountingChoice::Local => format!("{what}, counting: local"),
             _ => {
-                // Both ways to say it: one word for all limits, and one for each kind.
+                // Both forms of the setting: one word for all limits, and one for each kind.
                 let failure = match self.sort {
                     LimitSort::Level(_) => failure.to_owned(),
                     LimitSort::Window(_) => format!("{{rate: {failure}}}"),
@@ -411,7 +412,7 @@ impl Rule {
 }
 
 impl Failure {
-    /// As a file says it.
+    /// The name in the policy's syntax.
     const fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -423,7 +424,7 @@ impl Failure {
 }
 
 impl LimitSort {
-    /// Most often a level; what the troubles may do harm to, if there are few.
+    /// Most often a level; with few faults, a kind that they can affect.
     fn new(troubles: &[FaultType], random: &mut Random) -> Self {
         let few = |these: &[FaultType]| {
             !troubles.is_empty() && troubles.iter().all(|trouble| these.contains(trouble))
@@ -483,7 +484,7 @@ fn amount(sort: LimitSort, place: usize, random: &mut Random) -> Amount {
     let burst = 1 + random.below(most);
     let count = match sort {
         LimitSort::Level(_) => {
-            // It fills in a part of a second, in some, or in a minute.
+            // It fills in a fraction of a second, in several seconds, or in a minute.
             let fills = 50_000 << random.below(11);
             (burst * period / fills).max(1)
         }

@@ -1,4 +1,4 @@
-//! Who there is in a story, and by which rules.
+//! The setting of a scenario: nodes, clients and rules.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -7,48 +7,48 @@ use super::{CountingChoice, FaultType, Rule};
 use crate::traffic::Random;
 use crate::world::Weather;
 
-/// Who there is, and by which rules.
+/// The setting of a scenario: nodes, clients and rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioSettings {
-    /// Nodes of the fleet.
+    /// The number of nodes.
     pub nodes: usize,
-    /// Parts of the store: a cluster if there are several.
+    /// The shards of the store: a cluster if there are several.
     pub shards: usize,
-    /// How many who ask.
+    /// The number of clients.
     pub keys: u64,
-    /// The rules, which apply to all requests unless they are for one who asks.
+    /// The rules, which apply to all clients or to one.
     pub rules: Vec<Rule>,
-    /// Versions of the policy.
+    /// The number of versions of the policy.
     pub versions: usize,
     /// How long a decision waits for the store, in milliseconds.
     pub timeout: u64,
-    /// No command or reply takes longer while all is well, in microseconds: far less than the timeout.
+    /// The longest time of a command or a reply without faults, in microseconds: far less than the timeout.
     pub delay: u64,
-    /// By node, in milliseconds.
+    /// The lease duration of each node, in milliseconds.
     pub lease_life: Vec<u64>,
-    /// A node leases one part of so many of a burst at most.
+    /// A node leases at most the burst divided by this.
     pub lease_part: u64,
-    /// In milliseconds.
+    /// How long a permit lasts without a renewal, in milliseconds.
     pub slot_life: u64,
-    /// Whether nodes remember refusals.
+    /// Whether nodes remember denials.
     pub remembers: bool,
-    /// Whether they learn how many they are, instead of being told.
+    /// Whether nodes learn their number, instead of having it configured.
     pub learns: bool,
     /// Whether requests come through the middleware, and not to the engine itself.
     pub is_guarded: bool,
     /// Whether the trees charge each limit by itself.
     pub charges_each: bool,
-    /// Who is on the list of those who are blocked.
+    /// The client that is blocked, if any.
     pub blocked: Option<usize>,
-    /// Whether the nodes have no store, and count in memory: by local rules.
+    /// Whether the nodes have no store, and count in memory by local rules.
     pub is_in_memory: bool,
-    /// What goes wrong.
+    /// The kinds of faults.
     pub troubles: Vec<FaultType>,
 }
 
 impl ScenarioSettings {
     pub(super) fn new(random: &mut Random) -> Self {
-        // Most can be said of one.
+        // One node allows the strictest checks.
         let nodes = random.pick(&[1, 1, 1, 2, 2, 3, 3, 4]);
         let versions = match random.below(3) {
             0 => 2 + usize::try_from(random.below(2)).unwrap_or(0),
@@ -61,27 +61,27 @@ impl ScenarioSettings {
         let lease_life = (0..nodes).map(|_| if differ { random.pick(&lives) } else { life });
         let lease_life = lease_life.collect();
         let troubles = match random.below(12) {
-            // A calm day.
+            // No faults.
             0..=2 => Vec::new(),
             // The most common of all.
             3..=4 => vec![FaultType::Away],
-            // One thing alone.
+            // One kind alone.
             5..=7 => vec![random.pick(&FaultType::ALL)],
-            // Who died can't say so when the time has changed.
+            // A dead node can't release what it held when the clock has stepped.
             8 => vec![FaultType::Clock, FaultType::Deaths],
-            // All of it.
+            // All kinds.
             _ => FaultType::ALL
                 .into_iter()
                 .filter(|_| random.below(2) == 0)
                 .collect(),
         };
         let timeout = random.pick(&[5, 25, 100]);
-        // Time passes by whole milliseconds here.
+        // Time advances by whole milliseconds here.
         let delay = 1_000 * random.below(1 + timeout / 20);
         let delay = match troubles[..] {
-            // Who is starved has something under way.
+            // A starved node has something in flight.
             [FaultType::Starved] => delay.max(1_000 * (timeout / 20).min(1)),
-            // What takes no time can be told to the microsecond.
+            // Without delays, decisions can be checked to the microsecond.
             [] if random.below(2) == 0 => 0,
             _ => delay,
         };
@@ -116,7 +116,7 @@ impl ScenarioSettings {
         usize::try_from(random.below(self.nodes as u64)).unwrap_or(0)
     }
 
-    /// The network while all is well.
+    /// The network without faults.
     pub fn weather(&self) -> Weather {
         Weather {
             delay: self.delay,
@@ -124,14 +124,15 @@ impl ScenarioSettings {
         }
     }
 
-    /// How long a story is, in microseconds: some times what the slowest rule takes to forget.
+    /// The duration of a scenario in microseconds: several times what the slowest rule takes to drain.
     pub(super) fn length(&self, random: &mut Random) -> u64 {
         let longest = self.rules.iter().map(Rule::drains).max().unwrap_or(1);
         let longest = longest.min(20_000_000);
         longest / 2 + random.below(3 * longest) + 1_000
     }
 
-    /// Now and then one of several is denied more than others: by a rule of its own, beside a leased one for all.
+    /// Sometimes one of several clients is denied more than others: by a rule of its own, beside a leased one
+    /// for all.
     pub(super) fn add_denied(&mut self, random: &mut Random) {
         if random.below(4) > 0 {
             return;
@@ -145,7 +146,7 @@ impl ScenarioSettings {
         self.rules.insert(place, all);
     }
 
-    /// In many stories trees stand beside the rules: exact and leased, by a store or by one node in memory.
+    /// In many scenarios trees exist beside the rules: exact and leased, in a store or in one node's memory.
     pub(super) fn add_trees(&mut self, random: &mut Random) {
         if self.is_guarded || random.below(2) == 0 {
             return;
@@ -162,14 +163,15 @@ impl ScenarioSettings {
                 .iter_mut()
                 .for_each(|rule| rule.counted = CountingChoice::Local);
         }
-        // What decided instead of a store isn't told of each limit, and those who wait were charged long before.
+        // A decision without the store doesn't report each limit, and waiting requests were charged long
+        // before.
         let is_simple = self.troubles.is_empty() || self.troubles == [FaultType::Operator];
         self.charges_each = is_simple && self.longest_wait() == 0 && random.below(3) == 0;
         let last = usize::try_from(self.keys - 1).unwrap_or(0);
         self.blocked = (last > 0 && random.below(6) == 0).then_some(last);
     }
 
-    /// One node counts for itself; nothing but its own death or a pause is any trouble to it.
+    /// One node counts for itself; only its own death or suspension is a fault for it.
     fn count_in_memory(&mut self) {
         (self.nodes, self.shards, self.is_in_memory) = (1, 1, true);
         self.troubles
@@ -181,12 +183,12 @@ impl ScenarioSettings {
         self.leaves() != 0
     }
 
-    /// The limits of trees, by the bits of their numbers.
+    /// The limits of trees, as bits by their numbers.
     pub fn leaves(&self) -> u8 {
         self.flag_bits(|rule| rule.leaf.is_some())
     }
 
-    /// The limits of trees of a version that may deny.
+    /// A version's limits of trees that may deny.
     pub fn leaves_in_force(&self, version: usize) -> u8 {
         self.flag_bits(|rule| rule.leaf.is_some() && !rule.is_shadow() && rule.is_in(version))
     }
@@ -199,7 +201,7 @@ impl ScenarioSettings {
         bits.fold(0, |all, bit: u8| all | bit)
     }
 
-    /// Now and then a version of the policy doesn't have one of its rules, which returns with the next.
+    /// Sometimes a version of the policy lacks one of its rules, which returns with the next.
     pub(super) fn take_away_a_rule(&mut self, random: &mut Random) {
         if self.versions < 2 || random.below(3) > 0 {
             return;
@@ -214,7 +216,7 @@ impl ScenarioSettings {
         self.rules[rule].versions[version].clear();
     }
 
-    /// For how long a request waits at most, in microseconds.
+    /// The longest time that a request waits, in microseconds.
     pub fn longest_wait(&self) -> u64 {
         let waits = self.rules.iter().filter_map(|rule| rule.waits);
         1_000 * waits.max().unwrap_or(0)
@@ -226,7 +228,7 @@ impl ScenarioSettings {
         amounts.map(|amount| amount.burst).min().unwrap_or(1).max(1)
     }
 
-    /// A version of the policy, as a file says it.
+    /// A version of the policy, in its syntax.
     pub fn policy(&self, version: usize) -> String {
         let mut text = String::new();
         if let Some(blocked) = self.blocked {
@@ -237,20 +239,20 @@ impl ScenarioSettings {
         let is_there = |rule: &Rule| rule.leaf.is_none() && rule.is_in(version);
         let mut rules = rules.filter(|(_, rule)| is_there(rule)).peekable();
         if rules.peek().is_none() {
-            // A policy has a rule, and this one is for nobody.
+            // A policy needs a rule, and this one matches no client.
             text.push_str("- {name: nobody, match: {key: nobody}, rate: 1/h}\n");
         }
         for (number, rule) in rules {
             let key = if rule.is_shared { "all" } else { "key" };
             let (matches, cost) = (rule.matches(), rule.cost());
-            // A String takes whatever is written.
+            // Writing to a `String` can't fail.
             let _ = write!(text, "- {{name: r{number}, key: {key}, {matches}{cost}");
             let _ = writeln!(text, "{}}}", rule.limit(version, self.is_in_memory));
         }
         text
     }
 
-    /// The trees of a version of the policy, as a file says them.
+    /// The trees of a version of the policy, in their syntax.
     pub fn trees(&self, version: usize) -> String {
         let charging = if self.charges_each {
             "each"
@@ -268,7 +270,7 @@ impl ScenarioSettings {
                 ""
             };
             let limit = rule.limit_of_leaf(version, self.is_in_memory);
-            // A String takes whatever is written.
+            // Writing to a `String` can't fail.
             let _ = writeln!(
                 text,
                 "- {{key: r{number}, {shadow}rate_limit: {{{limit}}}}}"

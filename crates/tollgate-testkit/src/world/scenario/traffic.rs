@@ -1,22 +1,22 @@
-//! Who asks for how much when: bursts, steady streams and pauses.
+//! The requests of a scenario: bursts, steady streams and pauses.
 
 use super::{Event, FinalCost, Request, ScenarioSettings};
 use crate::traffic::Random;
 
-/// Requests in a story, beside those who come when something goes wrong.
+/// Requests in a scenario, in addition to those that accompany faults.
 const REQUESTS_PER_SCENARIO: u64 = 70;
 
 /// Requests in a rush, at most.
 const MAX_RUSH_REQUESTS: u64 = 30;
 
-/// What is asked for in a story.
+/// The traffic of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TrafficPattern {
-    /// How long the story is, in microseconds.
+    /// The duration of the scenario, in microseconds.
     pub(super) length: u64,
-    /// Whether many ask for more than one.
+    /// Whether many requests cost more than 1.
     is_heavy: bool,
-    /// Whether some give up.
+    /// Whether some clients time out.
     is_hurried: bool,
 }
 
@@ -29,7 +29,7 @@ impl TrafficPattern {
         }
     }
 
-    /// Requests in clusters, each with a pace of its own.
+    /// Adds requests in clusters, each at a rate of its own.
     pub(super) fn add_requests(
         &self,
         setting: &ScenarioSettings,
@@ -57,7 +57,7 @@ impl TrafficPattern {
         }
     }
 
-    /// Many requests of one to a node, for all there is and more.
+    /// Many requests of one client to a node, for the whole limit and more.
     pub(super) fn rush(
         &self,
         (setting, node, who): (&ScenarioSettings, usize, usize),
@@ -79,8 +79,8 @@ impl TrafficPattern {
         }
     }
 
-    /// One node takes what it then holds for a while; another asks, and later for all there is: it must not have
-    /// what the first one spends right after.
+    /// One node leases tokens for a while; another requests some, and later all there is: it must not get what
+    /// the first one spends right after.
     pub(super) fn relay(
         &self,
         setting: &ScenarioSettings,
@@ -116,7 +116,7 @@ impl TrafficPattern {
         } else {
             1
         };
-        // Who gives up does so while it asks, or while it waits.
+        // A client times out during the decision, or while its request waits.
         let patience = 2 * setting.timeout * 1000 + setting.longest_wait();
         let ask = Request {
             node,
@@ -138,7 +138,7 @@ impl TrafficPattern {
     }
 }
 
-/// The same with descriptors, most often with all that the trees know.
+/// The same request with descriptors, most often with all that the trees know.
 fn described(ask: Request, setting: &ScenarioSettings, random: &mut Random) -> Request {
     let leaves = setting.leaves();
     let descriptors = match random.below(6) {
@@ -150,13 +150,13 @@ fn described(ask: Request, setting: &ScenarioSettings, random: &mut Random) -> R
     Request {
         descriptors,
         has_facts: descriptors == 0 || random.below(5) > 0,
-        // One that waits may be asked about when another version is in force.
+        // A waiting request may be decided when another version is in force.
         brings: (setting.longest_wait() == 0 && random.below(4) == 0).then_some(brings),
         ..ask
     }
 }
 
-/// Less than it was to cost, as much, or more.
+/// Less than the estimate, as much, or more.
 fn ends(cost: u64, random: &mut Random) -> FinalCost {
     match random.below(8) {
         0 => FinalCost::Unsaid,

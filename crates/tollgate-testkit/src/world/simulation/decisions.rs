@@ -1,4 +1,4 @@
-//! A request as an engine is asked about it: by its facts, by its descriptors, or by both.
+//! An engine's decision about a request: by its facts, by its descriptors, or by both.
 
 use std::convert::Infallible;
 
@@ -19,16 +19,16 @@ use crate::world::scenario::{LimitSort, RefundEvent, Request, ScenarioSettings};
 /// The domain of the trees.
 const DOMAIN: &str = "edge";
 
-/// What an engine decided about a request.
+/// An engine's decision about a request.
 pub(super) struct DecisionOutcome {
     pub(super) said: EngineDecision,
-    /// The limits of trees that were charged, by the bits of their numbers.
+    /// The limits of trees that were charged, as bits by their numbers.
     pub(super) charged: u8,
     /// The permits of a request that passed.
     pub(super) passed: Option<Permits>,
 }
 
-/// The descriptors of a request: which limits of trees they name, and their entries.
+/// The descriptors of a request: the limits of trees that they name, and their entries.
 struct DescriptorQuery {
     numbers: Vec<usize>,
     entries: Vec<(String, String)>,
@@ -50,7 +50,8 @@ impl DescriptorQuery {
         Self { numbers, entries }
     }
 
-    /// What the findings say, as the rule of the descriptor that decided does: none in shadow, which decides nothing.
+    /// The decision of the descriptor that decided, with its rule; `None` in shadow mode, which decides
+    /// nothing.
     fn reported_decision(
         &self,
         setting: &ScenarioSettings,
@@ -73,7 +74,7 @@ impl DescriptorQuery {
     }
 }
 
-/// A descriptor that names the limit of a rule, and brings its own one if the request does.
+/// A descriptor that names the limit of a rule, and carries the request's own limit if it has one.
 fn descriptor<'a>(
     rule: &Rule,
     version: usize,
@@ -83,13 +84,13 @@ fn descriptor<'a>(
     let limit = rule.adjusted_cost(version, ask.brings);
     Descriptor {
         limit: limit.map(|(count, unit)| (u32::try_from(count).unwrap_or(u32::MAX), unit)),
-        // One takes one permit, whatever it costs.
+        // A request takes one permit, whatever it costs.
         cost: (rule.sort == LimitSort::Slots).then_some(1),
         ..Descriptor::new(entries)
     }
 }
 
-/// What an engine decides about a request by this version of the policy.
+/// An engine's decision about a request, by this version of the policy.
 pub(super) async fn decide<B: Backend<Error = Infallible>>(
     engine: &Engine<B>,
     setting: &ScenarioSettings,
@@ -139,7 +140,7 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
             charged: described.charged(&findings),
             passed: Some(passed.into_permits()),
         },
-        // Trees that charge each limit had let it pass.
+        // Trees that charge each limit by itself had allowed it.
         MixedDecision::DeniedByRule(refused) => {
             let charged = if setting.charges_each {
                 ask.descriptors & setting.leaves_in_force(version)
@@ -189,8 +190,8 @@ fn by_descriptors(
     }
 }
 
-/// Gives back what was spent of a limit of a tree, as proxies and operators do. Whether it is known to be given: proxies aren't
-/// told.
+/// Refunds what was spent of a limit of a tree, as proxies and operators do. Returns whether the refund is
+/// confirmed: proxies get no confirmation.
 pub(super) async fn refund<B: Backend<Error = Infallible>>(
     engine: &Engine<B>,
     gift: RefundEvent,

@@ -1,4 +1,4 @@
-//! What is kept of a story that was played, for those who check it.
+//! The record of a scenario, for its checks.
 
 use tollgate::stack::SettlementTiming;
 use tollgate_core::Decision;
@@ -8,87 +8,86 @@ use super::super::network::Exchange;
 use super::super::scenario::{RefundEvent, Request};
 use super::super::{Call, Counts};
 
-/// The record of a story.
+/// The record of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Requests that got an answer, in the order in which they did.
+    /// Requests with an answer, in the order of the answers.
     pub answers: Vec<ReportedDecision>,
-    /// Requests that got no answer: they were given up, or their node died. The store may have counted them.
+    /// Requests without an answer: they were cancelled, or their node died. The store may have counted them.
     pub unanswered: Vec<UnansweredRequest>,
-    /// Which version of the policy a node had from when on.
+    /// The versions of the policy: the time, the node and the version.
     pub versions: Vec<(u64, usize, usize)>,
-    /// What went wrong and when, as the checker has to know it.
+    /// The faults with their times, as far as the checks need them.
     pub faults: Vec<(u64, Fault)>,
-    /// What an operator gave back: from when on, and when that was over, if it was heard of.
+    /// Refunds by an operator: when they began, and when they were confirmed.
     pub gifts: Vec<RecordedRefund>,
-    /// When calls were carried out by the store, and for which node.
+    /// When the store executed calls, and for which node.
     pub carried_out: Vec<(u64, usize)>,
-    /// What nodes sent and when they had an answer.
+    /// When nodes sent calls, and when they had a reply.
     pub exchanges: Vec<Exchange>,
-    /// When the story was over and all was quiet, and the last requests were made.
+    /// When the scenario was over and all was quiet, and the last requests were made.
     pub quiet_at: u64,
-    /// Keys that the store kept whenever something was given back, once the story was over and in the end, and
-    /// whether they end by themselves.
+    /// The store's keys at each refund, after the scenario and at the end, and whether they expire.
     pub keys: Vec<(String, bool)>,
-    /// All calls of scripts, with the time told.
+    /// All calls of scripts, with the time as an argument.
     pub calls: Vec<Call>,
-    /// What the store did.
+    /// The store's counters.
     pub counts: Counts,
-    /// How many requests still waited for a turn in the end.
+    /// How many requests still waited at the end.
     pub waiting: usize,
-    /// What each process had counted when it ended.
+    /// The counters of each process when it ended.
     pub counted: Vec<RecordedTally>,
-    /// Refunds by descriptors, each of which is decided like a request that passes: of a node, in a life.
+    /// Refunds by descriptors, each of which is decided like a request that passes: the node and its process.
     pub refunds: Vec<(usize, usize)>,
 }
 
-/// What a process has counted of its own decisions.
+/// A process's counters of its own decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedTally {
     /// The node.
     pub node: usize,
-    /// Which life of it.
+    /// The number of the node's process.
     pub life: usize,
     /// Requests that passed, whatever limits they met.
     pub passed: u64,
     /// Requests that were denied.
     pub denied: u64,
-    /// By rule, requests that it let pass, and that it denied.
+    /// For each rule, the requests that it allowed, and those that it denied.
     pub rules: Vec<(usize, u64, u64)>,
 }
 
-/// An answer.
+/// A decision as the client got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedDecision {
     /// The request.
     pub ask: Request,
-    /// Which life of its node.
+    /// The number of the node's process.
     pub life: usize,
-    /// When it asked.
+    /// When it was sent.
     pub asked_at: u64,
-    /// When it was told.
+    /// When it was answered.
     pub at: u64,
-    /// The version that it was judged by, if it didn't wait.
+    /// The version that decided it, if it didn't wait.
     pub version: usize,
-    /// The version when it was answered: a request that waits is judged by what is in force at its turn.
+    /// The version when it was answered: a waiting request is decided by the version in force at that time.
     pub last_version: usize,
     /// Whether it passed.
     pub allowed: bool,
-    /// The limits of trees that were charged, by the bits of their numbers.
+    /// The limits of trees that were charged, as bits by their numbers.
     pub charged: u8,
-    /// Who decided, if no store did.
+    /// The failure policy that decided, if the store didn't.
     pub fallback: Option<OnStoreFailure>,
-    /// What the rule that decided said.
+    /// The decision of the rule that decided.
     pub decision: Decision,
-    /// Which rule that was, if one did.
+    /// The rule that decided, if one did.
     pub rule: Option<usize>,
-    /// The status of the middleware's refusal; none if it passed, or there is no middleware.
+    /// The status of the middleware's denial; `None` if it passed, or there is no middleware.
     pub status: Option<u16>,
-    /// When it gave back what it held; none if its node died before.
+    /// When it released what it held; `None` if its node died before.
     pub ended_at: Option<u64>,
-    /// What it was told when it said what it cost; none if it didn't say so, or said it to the middleware.
+    /// The result of its settlement; `None` without a report, or if it reported to the middleware.
     pub settled: Option<SettlementTiming>,
-    /// It came back at the time that it had been told: of the answer with this number.
+    /// The number of the earlier answer after whose wait it came back.
     pub returned: Option<usize>,
 }
 
@@ -97,35 +96,35 @@ pub struct ReportedDecision {
 pub struct UnansweredRequest {
     /// The request.
     pub ask: Request,
-    /// When it asked.
+    /// When it was sent.
     pub asked_at: u64,
 }
 
-/// Something given back by an operator.
+/// A refund by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordedRefund {
-    /// What.
+    /// The refund.
     pub gift: RefundEvent,
-    /// Since when it may have been given.
+    /// The earliest time at which it may have been executed.
     pub from: u64,
-    /// When it was given for sure; none if nobody knows.
+    /// When it was confirmed; `None` if it never was.
     pub to: Option<u64>,
 }
 
-/// Something that a limit may suffer from.
+/// A fault that may affect a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The store has forgotten something.
+    /// The store has lost data.
     Forgot,
-    /// The store has forgotten what was written since this time.
+    /// The store has lost what was written since this time.
     ForgotSince(u64),
     /// Its clock has stepped.
     Stepped(i64),
-    /// A node was frozen, or got its turn again.
+    /// A node was frozen, or resumed.
     Frozen(usize),
-    /// A node was killed, or its clock stepped; or the store or the network was in trouble.
+    /// A node was killed, or its clock stepped; or the store or the network had a fault.
     Other,
-    /// A node was started anew.
+    /// A node was restarted.
     Started,
 }
 

@@ -1,4 +1,4 @@
-//! A request on its way, from when it is made to when it gives back what it held.
+//! A request from its creation until it releases what it held.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,20 +16,20 @@ use crate::world::network::SimulatedNetwork;
 use crate::world::node::{Fleet, Node};
 use crate::world::scenario::{FinalCost, Request, ScenarioSettings};
 
-/// What a request holds that passed.
+/// What an allowed request holds.
 enum HeldResult {
     Permits(Permits),
     Ticket(Passed),
 }
 
-/// An answer to a request: what was said, which limits of trees were charged, and what came of it.
+/// The answer to a request: the decision, the limits of trees that were charged, and what the request holds.
 struct AnsweredRequest {
     said: EngineDecision,
     charged: u8,
     came: Result<HeldResult, Option<u16>>,
 }
 
-/// A request on its way.
+/// A request in flight.
 pub(super) struct RequestTask {
     ask: Request,
     life: usize,
@@ -52,7 +52,7 @@ impl RequestTask {
         record: &Arc<Mutex<Record>>,
     ) -> Self {
         if node.guard.is_some() && ask.ends == FinalCost::Cancelled {
-            // Nobody can say so to the middleware.
+            // The middleware has no interface for it.
             ask.ends = FinalCost::Unsaid;
         }
         Self {
@@ -71,7 +71,7 @@ impl RequestTask {
 
     pub(super) async fn run(mut self) {
         let mut wait = self.once().await;
-        // A request that was told when to come back does so, once.
+        // A request with a reported wait comes back after it, once.
         if let Some((number, after)) = wait.take() {
             tokio::time::sleep(after).await;
             if self.note(|record| record.quiet_at > 0) {
@@ -84,14 +84,14 @@ impl RequestTask {
         }
     }
 
-    /// Asks once. Returns what it was told, if it is to come back: by which answer, and after how long.
+    /// Makes one attempt. If the request is to come back, returns the number of its answer and the wait.
     async fn once(&self) -> Option<(usize, Duration)> {
         let unanswered = UnansweredRequest {
             ask: self.ask,
             asked_at: self.asked_at,
         };
         self.note(|record| record.unanswered.push(unanswered));
-        // Of the policy that the engine takes up now.
+        // The version of the policy that the engine uses now.
         let version = self.version.load(Ordering::Relaxed);
         let answered = match &self.guard {
             None => self.decide(version).await?,
@@ -130,7 +130,7 @@ impl RequestTask {
         (comes && wait < Duration::from_secs(120)).then_some((number, wait))
     }
 
-    /// What the engine says; nothing if the request is dropped before it does.
+    /// The engine's decision; `None` if the request is dropped before.
     async fn decide(&self, version: usize) -> Option<AnsweredRequest> {
         let (setting, ask) = (&*self.setting, &self.ask);
         let decided = match &self.engine {
@@ -149,7 +149,7 @@ impl RequestTask {
         })
     }
 
-    /// What comes of this in the time that the request has; nothing if it is dropped before.
+    /// The result of a future within the client's timeout; `None` after that.
     async fn in_time<T>(&self, asking: impl Future<Output = T>) -> Option<T> {
         match self.ask.patience {
             None => Some(asking.await),
@@ -160,7 +160,7 @@ impl RequestTask {
         }
     }
 
-    /// What is noted of an answer by this version of the policy.
+    /// The record of an answer by this version of the policy.
     fn record_answer(&self, answered: &AnsweredRequest, version: usize) -> ReportedDecision {
         let AnsweredRequest {
             said,
@@ -186,7 +186,8 @@ impl RequestTask {
         }
     }
 
-    /// Runs for a while and gives back what it holds. Returns what it is told, if it says what it cost.
+    /// Runs for a while and releases what it holds. Returns the result of the settlement, if it reports its
+    /// cost.
     async fn continue_holding(&self, held: HeldResult) -> Option<SettlementTiming> {
         let time = Duration::from_micros(self.ask.runs);
         match held {

@@ -1,6 +1,6 @@
-//! What ends by itself, and when.
+//! Faults that end by themselves, and when.
 
-/// What ends by itself.
+/// A fault that ends by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FaultEnd {
     Thaw(usize),
@@ -10,7 +10,7 @@ pub(super) enum FaultEnd {
     Well,
 }
 
-/// What ends when, in order.
+/// The ends of faults, in order of time.
 #[derive(Debug, Default)]
 pub(super) struct Schedule(Vec<(u64, FaultEnd)>);
 
@@ -20,7 +20,7 @@ impl Schedule {
         self.0.insert(place, (at, relief));
     }
 
-    /// The next that is due until a time.
+    /// The next end that is due until a time.
     pub(super) fn next(&mut self, until: u64) -> Option<(u64, FaultEnd)> {
         match self.0.first() {
             Some((at, _)) if *at <= until => Some(self.0.remove(0)),

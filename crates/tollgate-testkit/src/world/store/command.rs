@@ -1,4 +1,4 @@
-//! Which commands there are, and what has to be so before one runs.
+//! The commands, and the conditions for each to run.
 
 mod keys;
 mod sorted;
@@ -8,17 +8,17 @@ use super::space::Keyspace;
 use super::{Counts, StoreCondition};
 use crate::redis::Reply;
 
-/// What commands run on.
+/// The state that commands run on.
 #[derive(Debug, Default)]
 pub(super) struct Server {
     pub(super) space: Keyspace,
     pub(super) condition: StoreCondition,
     pub(super) counts: Counts,
-    /// Whether the script that is running has come to write: from there on memory doesn't stop it.
+    /// Whether the running script has begun to write: from there on full memory doesn't stop it.
     has_written: bool,
 }
 
-/// Who runs a command: they are told of mistakes in different words.
+/// Who runs a command, which decides the wording of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Client,
@@ -27,7 +27,7 @@ pub(super) enum Origin {
 
 struct Command {
     name: &'static str,
-    /// How many words it has, the name too; if negative, it may have more.
+    /// The number of words including the name; if negative, there may be more.
     words: isize,
     effect: Effect,
     run: fn(&mut Keyspace, &[&[u8]]) -> Answer,
@@ -37,13 +37,13 @@ struct Command {
 enum Effect {
     Reads,
     Writes,
-    /// Writes what may need memory.
+    /// Writes, and may need memory.
     Grows,
 }
 
 use Effect::{Grows, Reads, Writes};
 
-/// All that the store knows, the most frequent first.
+/// All commands of the store, the most frequent first.
 const COMMANDS: [Command; 21] = [
     Command::new("GET", 2, Reads, keys::get),
     Command::new("SET", -3, Grows, keys::set),
@@ -90,7 +90,7 @@ impl Command {
 }
 
 impl Server {
-    /// Starts a script: memory may stop it again.
+    /// Starts a script: full memory may stop it again.
     pub(super) fn start_script(&mut self) {
         self.counts.scripts += 1;
         self.has_written = false;
@@ -140,7 +140,7 @@ fn unknown(origin: Origin, words: &[&[u8]]) -> ServerError {
     ))
 }
 
-/// Words that commands take besides keys and values, in capital letters; anything else is nothing.
+/// Options of commands, in capital letters; anything else is the empty text.
 fn option(word: &[u8]) -> &'static str {
     const OPTIONS: [&str; 10] = [
         "PX",
@@ -159,7 +159,7 @@ fn option(word: &[u8]) -> &'static str {
     found.unwrap_or_default()
 }
 
-/// How many.
+/// A count as a reply.
 fn number(count: usize) -> Answer {
     Ok(Reply::Integer(i64::try_from(count).unwrap_or(i64::MAX)))
 }

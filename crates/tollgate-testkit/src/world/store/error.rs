@@ -1,10 +1,10 @@
-//! Errors as a server words them.
+//! Errors with the wording of a server.
 
 use std::fmt;
 
 use crate::redis::Reply;
 
-/// What a server answers instead of a reply: a code and a text, worded as Redis 7 does.
+/// An error reply: a code and a text, with the wording of Redis 7.
 ///
 /// ```
 /// use tollgate_testkit::world::Store;
@@ -18,7 +18,7 @@ pub struct ServerError {
     line: String,
 }
 
-/// A reply, or an error that stands alone.
+/// A reply, or a top-level error.
 pub(super) type Answer = Result<Reply, ServerError>;
 
 pub(super) const BUSY: &str = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or \

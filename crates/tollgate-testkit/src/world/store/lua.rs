@@ -1,4 +1,4 @@
-//! The Lua that scripts run in: the 5.1 of Redis, with what Redis lets scripts see.
+//! The Lua of scripts: Lua 5.1 with the functions that Redis provides to scripts.
 
 mod structs;
 
@@ -12,7 +12,7 @@ use super::error::{Answer, ServerError};
 use super::number;
 use crate::redis::Reply;
 
-/// A Lua with the scripts that it has read, and the server that their commands run on.
+/// A Lua with its compiled scripts, and the server that their commands run on.
 pub(super) struct Vm {
     lua: Lua,
     globals: Table,
@@ -21,22 +21,23 @@ pub(super) struct Vm {
     server: Arc<Mutex<Server>>,
 }
 
-/// As scripts are called in what Lua says of them.
+/// The name of scripts in Lua's error messages.
 const SOURCE: &str = "@user_script";
-/// A Lua that has read more than this isn't used again.
+/// A Lua with more compiled scripts than this isn't reused.
 const MANY: usize = 256;
 
-/// Making one takes much longer than a history's first call, and reading a script longer still.
+/// Idle Luas for reuse: making one takes much longer than a history's first call, and compiling a script longer
+/// still.
 static IDLE: Mutex<Vec<Vm>> = Mutex::new(Vec::new());
 
 impl Vm {
-    /// One that isn't in use, with an empty server.
+    /// An idle Lua, with an empty server.
     pub(super) fn take() -> Self {
         let idle = lock(&IDLE).pop();
         idle.unwrap_or_else(|| Self::new().expect("the prelude is sound"))
     }
 
-    /// To be taken by another. It has seen nothing that scripts can look at.
+    /// Returns it for reuse. Scripts can't see anything of earlier ones.
     pub(super) fn put_back(self) {
         if self.server.is_poisoned() || self.scripts.len() > MANY {
             return;
@@ -47,7 +48,7 @@ impl Vm {
 
     fn new() -> mlua::Result<Self> {
         let libraries = StdLib::MATH | StdLib::STRING | StdLib::TABLE;
-        // A script that catches errors mustn't catch a mistake in here.
+        // A script that catches errors mustn't catch a panic of this code.
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(libraries, options)?;
         let server = Arc::new(Mutex::new(Server::default()));
@@ -84,7 +85,7 @@ impl Vm {
         lock(&self.server)
     }
 
-    /// Reads a script, unless it has.
+    /// Compiles a script, unless it is compiled already.
     pub(super) fn compile(&mut self, sha: &str, text: &str) -> Result<(), ServerError> {
         if self.scripts.contains_key(sha) {
             return Ok(());
@@ -102,7 +103,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Runs a script that was read.
+    /// Runs a compiled script.
     pub(super) fn run(&self, sha: &str, keys: &[&[u8]], args: &[&[u8]]) -> Answer {
         let reply = self.try_run(sha, keys, args);
         match reply.unwrap_or_else(|error| Err(ServerError::new(format!("ERR {error}"))))? {
@@ -173,7 +174,7 @@ fn command(server: &Mutex<Server>, words: &MultiValue) -> Answer {
     lock(server).run(Origin::Script, &words)
 }
 
-/// A number, which Lua knows one kind of.
+/// A number; Lua 5.1 has one kind.
 #[expect(clippy::cast_precision_loss, reason = "it was a double before")]
 fn double(value: &Value) -> Option<f64> {
     match value {
@@ -183,7 +184,7 @@ fn double(value: &Value) -> Option<f64> {
     }
 }
 
-/// What a script is handed for a reply.
+/// The Lua value of a reply.
 fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
     let single = |field, text: String| {
         let table = lua.create_table_with_capacity(0, 1)?;
@@ -206,7 +207,7 @@ fn to_lua(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
     })
 }
 
-/// What is sent for what a script returns.
+/// The reply for a script's return value.
 fn from_lua(value: &Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::Boolean(true) => Reply::Integer(1),
@@ -234,7 +235,7 @@ fn one_line(text: &mlua::LuaString) -> String {
     text.to_string_lossy().replace(['\r', '\n'], " ")
 }
 
-/// What a script gets to see of an error.
+/// An error as a script sees it.
 fn plain(lua: &Lua, error: Value) -> mlua::Result<Value> {
     let Value::Error(error) = &error else {
         return Ok(error);
@@ -254,7 +255,7 @@ fn plain(lua: &Lua, error: Value) -> mlua::Result<Value> {
     Ok(Value::String(lua.create_string(text)?))
 }
 
-/// The line at which the script is.
+/// The present line of the script.
 fn line(lua: &Lua) -> usize {
     let line_of = |level| {
         lua.inspect_stack(level, |frame| {

@@ -3,21 +3,21 @@
 /// Doubles are printed without an exponent below this.
 const EXPONENT_FROM: f64 = 1e17;
 
-/// A whole number, written the one way that Redis takes.
+/// A whole number, in the only form that Redis accepts.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let text = str::from_utf8(text).ok()?;
     let number: i64 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
 }
 
-/// A score: anything but what isn't a number, or too large to be one. There is one zero.
+/// A score: any number but NaN and out-of-range ones. There is one zero.
 pub(super) fn score(text: &[u8]) -> Option<f64> {
     let number = double(text)?;
     let is_meant = number.is_finite() || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'n'));
     is_meant.then_some(number + 0.0)
 }
 
-/// A bound of scores, and whether it is outside of what it bounds. No digits at all are 0.
+/// A bound of scores, and whether it is exclusive. Without digits it is 0.
 pub(super) fn bound(text: &[u8]) -> Option<(f64, bool)> {
     let inner = text.strip_prefix(b"(");
     let digits = inner.unwrap_or(text);
@@ -51,7 +51,7 @@ pub(super) fn print(number: f64) -> String {
         }
         .to_owned();
     }
-    // Seventeen digits, as the nearest double is told by; those that are 0 at the end are left out.
+    // Seventeen digits identify the nearest double; trailing zeros are left out.
     let text = format!("{number:.16e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -65,8 +65,8 @@ pub(super) fn print(number: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
 }
 
-/// The whole part. What is beyond 64 bits, or isn't a number, is the smallest there is, as in C on the
-/// machines that Redis runs on.
+/// The whole part. NaN and numbers beyond 64 bits become the smallest number, as in C on the machines that
+/// Redis runs on.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "what is beyond is looked at"

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use super::number;
 
-/// Scores are looked up by member; places, by counting in the order.
+/// A map from members to scores, and a sorted list for ranks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sorted {
     scores: BTreeMap<Arc<[u8]>, f64>,
     order: Vec<(f64, Arc<[u8]>)>,
 }
 
-/// A stretch of scores, each end with or without what it names.
+/// A range of scores, with inclusive or exclusive ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     least: (f64, bool),
@@ -53,25 +53,25 @@ impl Sorted {
         self.scores.get(member).copied()
     }
 
-    /// How many come before it.
+    /// How many members come before it.
     pub(super) fn rank(&self, member: &[u8]) -> Option<usize> {
         let score = self.score(member)?;
         Some(self.place(score, member))
     }
 
-    /// The members at these places, with their scores.
+    /// The members at these ranks, with their scores.
     pub(super) fn at(&self, places: Range<usize>) -> &[(f64, Arc<[u8]>)] {
         &self.order[places]
     }
 
-    /// The places of these scores.
+    /// The ranks of these scores.
     pub(super) fn within(&self, bounds: Bounds) -> Range<usize> {
         let start = self.order.partition_point(|one| bounds.is_before(one.0));
         let end = self.order.partition_point(|one| bounds.reaches(one.0));
         start..end.max(start)
     }
 
-    /// The places from one to another, both included; negative ones are counted from the end.
+    /// The ranks from one to another, both included; negative ones count from the end.
     pub(super) fn between(&self, first: i64, last: i64) -> Range<usize> {
         let length = i64::try_from(self.len()).unwrap_or(i64::MAX);
         let from_start = |place: i64| if place < 0 { length + place } else { place };
@@ -92,7 +92,7 @@ impl Sorted {
         self.scores.insert(member, score);
     }
 
-    /// Whether it was there.
+    /// Removes a member. Returns whether it was there.
     pub(super) fn remove(&mut self, member: &[u8]) -> bool {
         let rank = self.rank(member);
         if let Some(place) = rank {
@@ -101,7 +101,7 @@ impl Sorted {
         rank.is_some()
     }
 
-    /// How many were there.
+    /// Removes members. Returns how many there were.
     pub(super) fn remove_at(&mut self, places: Range<usize>) -> usize {
         let removed = self.order.drain(places);
         let count = removed.len();

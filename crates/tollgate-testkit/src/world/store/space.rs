@@ -1,4 +1,4 @@
-//! The keys: what each holds and until when, and what a replica hasn't heard of yet.
+//! The keys: values and expiries, and changes that the replica doesn't have yet.
 
 use std::collections::BTreeMap;
 
@@ -6,30 +6,30 @@ use super::error::{ServerError, WRONG_TYPE};
 use super::sorted::Sorted;
 use crate::traffic::Random;
 
-/// Everything that is kept, in the order of the keys.
+/// All keys in order.
 #[derive(Debug, Default)]
 pub(super) struct Keyspace {
     keys: BTreeMap<Box<[u8]>, Entry>,
-    /// Of keys that have changed since the replica caught up: what they were then.
+    /// The former values of keys that have changed since the replica caught up.
     before: BTreeMap<Box<[u8]>, Option<Entry>>,
-    /// In microseconds; it may be earlier than it was.
+    /// In microseconds; it may be earlier than before.
     pub(super) now: u64,
     pub(super) past: ExpiredKeyAction,
 }
 
-/// What a look at a key that is past its time does.
+/// What an access to an expired key does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum ExpiredKeyAction {
     #[default]
     Deletes,
-    /// Nothing is seen, and nothing is changed: that is for the master to do.
+    /// The key is hidden and unchanged: deleting it is up to the master.
     Hides,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) value: Value,
-    /// The last millisecond in which it is there.
+    /// The last millisecond in which it exists.
     pub(super) expires: Option<i64>,
 }
 
@@ -44,7 +44,7 @@ impl Keyspace {
         i64::try_from(self.now / 1000).unwrap_or(i64::MAX)
     }
 
-    /// What is there now.
+    /// The present value of a key.
     pub(super) fn peek_entry(&mut self, key: &[u8]) -> Option<&Entry> {
         let now = self.millis();
         let is_expired = self.keys.get(key)?.is_expired(now);
@@ -57,14 +57,14 @@ impl Keyspace {
         self.keys.get(key)
     }
 
-    /// What is there now, to be changed.
+    /// The present value of a key, to be changed.
     pub(super) fn change(&mut self, key: &[u8]) -> Option<&mut Entry> {
         self.peek_entry(key)?;
         self.remember(key);
         self.keys.get_mut(key)
     }
 
-    /// The text of a key.
+    /// The string of a key.
     pub(super) fn text(&mut self, key: &[u8]) -> Result<Option<&[u8]>, ServerError> {
         match self.peek_entry(key).map(|entry| &entry.value) {
             None => Ok(None),
@@ -82,7 +82,7 @@ impl Keyspace {
         }
     }
 
-    /// Changes a sorted set if there is one. An empty one is none.
+    /// Changes a sorted set if there is one. An empty one is removed.
     pub(super) fn change_sorted<R>(
         &mut self,
         key: &[u8],
@@ -114,17 +114,17 @@ impl Keyspace {
         self.keys.remove(key);
     }
 
-    /// Every key, those past their time too.
+    /// All keys, including expired ones.
     pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = (&[u8], &Entry)> {
         self.keys.iter().map(|(key, entry)| (&**key, entry))
     }
 
-    /// What a key holds, whatever the time.
+    /// The value of a key, even if it is expired.
     pub(super) fn entry(&self, key: &[u8]) -> Option<&Entry> {
         self.keys.get(key)
     }
 
-    /// Deletes some of those that are past their time.
+    /// Deletes some of the expired keys.
     pub(super) fn expire_some(&mut self, random: &mut Random) {
         if let ExpiredKeyAction::Hides = self.past {
             return;
@@ -141,12 +141,12 @@ impl Keyspace {
         keys.iter().for_each(|key| self.remove(key));
     }
 
-    /// From here on the replica has what is here.
+    /// The replica catches up with the present state.
     pub(super) fn replicate(&mut self) {
         self.before.clear();
     }
 
-    /// Back to what the replica has.
+    /// Reverts to the replica's state.
     pub(super) fn fail_over(&mut self) {
         for (key, entry) in std::mem::take(&mut self.before) {
             match entry {

@@ -1,4 +1,4 @@
-//! Commands about any key, and about text.
+//! Commands on keys of any type, and on strings.
 
 use super::{number, option};
 use crate::redis::Reply;
@@ -73,7 +73,7 @@ pub(super) fn delete(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     number(keys.filter(|key| take(space, key)).count())
 }
 
-/// Whether it was there.
+/// Removes a key. Returns whether it was there.
 fn take(space: &mut Keyspace, key: &[u8]) -> bool {
     let is_there = space.peek_entry(key).is_some();
     if is_there {
@@ -104,7 +104,7 @@ pub(super) fn expire_at(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     expire(space, words, 0, "pexpireat")
 }
 
-/// Gives a key a time so long after another; a time that isn't ahead deletes it.
+/// Sets the expiry of a key, relative to `from`. An expiry that isn't in the future deletes the key.
 fn expire(space: &mut Keyspace, words: &[&[u8]], from: i64, name: &str) -> Answer {
     let options = &words[3..];
     let known = ["NX", "XX", "GT", "LT"];

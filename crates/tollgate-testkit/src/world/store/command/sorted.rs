@@ -1,4 +1,4 @@
-//! Commands about sorted sets.
+//! Commands on sorted sets.
 
 use std::ops::Range;
 
@@ -89,7 +89,7 @@ pub(super) fn range_by_score(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let bounds = bounds(words)?;
     let places = |set: &Sorted| {
         let Range { start, end } = set.within(bounds);
-        // More than there are is none; less than none is all.
+        // A count above the number of members is none of them; a negative one is all.
         let start = usize::try_from(skipped).map_or(end, |skipped| end.min(start + skipped));
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         start..end.min(start.saturating_add(most))
@@ -146,7 +146,7 @@ enum RangeReply {
     Scores,
 }
 
-/// Some members, each with its score if that is asked for.
+/// Members, each with its score if requested.
 fn list(
     set: Option<&Sorted>,
     places: impl FnOnce(&Sorted) -> Range<usize>,

@@ -1,8 +1,8 @@
--- What scripts see: of Lua what is the same each time, and of the store its commands. They can change none
--- of it, so nothing of one call is left for the next.
+-- The environment of scripts: the deterministic parts of Lua, and the store's commands. Scripts can't change
+-- it, so nothing of one call is left for the next.
 --
--- Handed in, written in Rust: `call` and `pcall` run a command; `pack` and `unpack` are of `struct`;
--- `plain` makes of any error what a script would get to see; `line` is where the script is.
+-- Functions in Rust: `call` and `pcall` run a command; `pack` and `unpack` are those of `struct`; `plain`
+-- converts any error to what a script would see; `line` is the script's present line.
 
 local native = ...
 local error, pcall, setmetatable, tostring, type, xpcall = error, pcall, setmetatable, tostring, type, xpcall
@@ -21,7 +21,7 @@ local function single(field)
   end
 end
 
--- Neither is the same each time.
+-- Neither is deterministic.
 math.random, math.randomseed = nil, nil
 
 local function outcome(passed, ...)
@@ -43,7 +43,7 @@ local known = {
     pcall = native.pcall,
     status_reply = single('ok'),
     error_reply = function(text)
-      -- A text with no code gets one.
+      -- A text without a code gets one.
       text = text:gsub('^-', '')
       return {err = text:find(' ', 1, true) and text or 'ERR ' .. text}
     end,
@@ -65,7 +65,7 @@ local function explain(err)
   return {err = tostring(err.err), line = native.line()}
 end
 
--- What scripts see, and how they are run: whether it went well, and what came of it.
+-- The environment, and the function that runs a script: whether it succeeded, and its result.
 return sealed(known), function(script, keys, args)
   known.KEYS, known.ARGV = keys, args
   return xpcall(script, explain)

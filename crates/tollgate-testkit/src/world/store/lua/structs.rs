@@ -1,20 +1,20 @@
-//! `struct.pack` and `struct.unpack`: numbers and text as bytes, as a format says.
+//! `struct.pack` and `struct.unpack`: numbers and text as bytes, by a format.
 
 use mlua::{BorrowedBytes, Lua, LuaString, MultiValue, Value};
 
 use super::double;
 use crate::world::store::number::truncated;
 
-/// What a letter of a format stands for.
+/// The meaning of a format's letter.
 enum Part {
-    /// A whole number of so many bytes; small letters have a sign.
+    /// A whole number of this many bytes; lower-case letters have a sign.
     Whole(usize, Sign),
     Float,
     Double,
     Padding,
-    /// So many bytes; 0 is as many as there are, or as the number before says.
+    /// This many bytes; 0 is all there are, or as many as the number before.
     Bytes(usize),
-    /// Up to a zero.
+    /// Up to a zero byte.
     Text,
 }
 
@@ -30,10 +30,10 @@ enum Order {
     Big,
 }
 
-/// Whole numbers have at most so many bytes. (The original takes longer ones, and pads them.)
+/// The most bytes of a whole number. (The original takes longer ones, and pads them.)
 const MAX_INTEGER_BYTES: usize = 8;
 
-/// The parts of a format, each with the order of its bytes.
+/// The parts of a format, each with its byte order.
 struct Format<'a> {
     rest: &'a [u8],
     order: Order,
@@ -45,7 +45,7 @@ impl<'a> Format<'a> {
         Self { rest: text, order }
     }
 
-    /// The next part; `function` is who asks.
+    /// The next part; `function` is the caller's name for errors.
     fn next(&mut self, function: &str) -> mlua::Result<Option<Part>> {
         while let [letter, rest @ ..] = self.rest {
             self.rest = rest;
@@ -92,7 +92,7 @@ impl<'a> Format<'a> {
         Ok(None)
     }
 
-    /// The number that follows a letter, if one does.
+    /// The number after a letter, if there is one.
     fn size(&mut self) -> Option<usize> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit());
         let (digits, rest) = self.rest.split_at(digits.count());
@@ -151,7 +151,7 @@ pub(super) fn unpack(lua: &Lua, args: MultiValue) -> mlua::Result<MultiValue> {
     if start == 0 {
         return Err(bad(3, "unpack", "offset must be 1 or greater"));
     }
-    // A negative one is far beyond all data.
+    // A negative position is far beyond all data.
     let mut place = usize::try_from(start.wrapping_sub(1).cast_unsigned()).unwrap_or(usize::MAX);
     let mut format = Format::new(&format);
     let mut values = Vec::new();
@@ -208,7 +208,7 @@ fn append_number(to: &mut Vec<u8>, little: &[u8], order: Order) {
     }
 }
 
-/// Up to so many bytes with the smallest first.
+/// Up to this many bytes in little-endian order.
 fn ordered<const SIZE: usize>(bytes: &[u8], order: Order) -> [u8; SIZE] {
     let mut little = [0; SIZE];
     little[..bytes.len()].copy_from_slice(bytes);
@@ -218,7 +218,7 @@ fn ordered<const SIZE: usize>(bytes: &[u8], order: Order) -> [u8; SIZE] {
     little
 }
 
-/// The bits of a whole number: of a negative one, those of its two's complement.
+/// The bits of a whole number: of a negative one, its two's complement.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -246,14 +246,14 @@ fn valued(bits: u64, size: usize, sign: Sign) -> f64 {
     }
 }
 
-/// How many bytes the number before says.
+/// The number of bytes by the value before.
 fn given_length(value: Option<Value>) -> mlua::Result<usize> {
     let number = value.as_ref().and_then(double);
     let number = number.ok_or_else(|| mlua::Error::runtime("format 'c0' needs a previous size"))?;
     Ok(usize::try_from(truncated(number)).unwrap_or(usize::MAX))
 }
 
-/// A text, or a number as one.
+/// A string, or a number as a string.
 fn text(lua: &Lua, args: &MultiValue, place: usize, function: &str) -> mlua::Result<BorrowedBytes> {
     let value = args.get(place - 1);
     if let Some(Value::String(text)) = value {
@@ -264,7 +264,7 @@ fn text(lua: &Lua, args: &MultiValue, place: usize, function: &str) -> mlua::Res
     Ok(text?.as_bytes())
 }
 
-/// A number, or a text that is one.
+/// A number, or a string that is one.
 fn number(lua: &Lua, args: &MultiValue, place: usize, function: &str) -> mlua::Result<f64> {
     let value = args.get(place - 1);
     if let Some(number) = value.and_then(double) {
@@ -276,7 +276,7 @@ fn number(lua: &Lua, args: &MultiValue, place: usize, function: &str) -> mlua::R
 
 fn unexpected(value: Option<&Value>, expected: &str, place: usize, function: &str) -> mlua::Error {
     let got = match value {
-        // The original has put a mark behind what it is to pack.
+        // The original has a mark after its last argument.
         None if function == "pack" => "nil",
         None => "no value",
         Some(Value::Integer(_)) => "number",
