@@ -320,7 +320,7 @@ impl<T, K> KeyedLimits<T, K> {
     ///   queue. Other reservations may be refunded at any time, so a request that waits for a refund may be denied
     ///   only at its timeout.
     ///
-    /// The limiter bounds the number of waiters ([`max_waiters`](tollgate::keyed::KeyedLimiterBuilder::max_waiters)).
+    /// The limiter bounds the number of waiters ([`max_waiters`](tollgate::keyed::Builder::max_waiters)).
     /// If a waiting request is dropped, its queue position is free, but the other requests don't pass any sooner.
     ///
     /// ```
