@@ -25,7 +25,7 @@ use crate::service::RateLimitService;
 /// use tollgate::Rate;
 /// use tollgate_actix::{RateLimit, client::Trust, keys};
 ///
-/// // By the client's address, behind a load balancer of your own:
+/// // By the client address, behind a load balancer of your own:
 /// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
 /// let limit = RateLimit::per_key(Rate::per_minute(100), keys::ClientAddress::new().trust(trust))
 ///     .exempt_probes();

@@ -93,9 +93,9 @@ pub trait RequestLimits<R: Request + ?Sized>: Send + Sync + 'static {
 /// Limits that can refund the difference between an estimate and the actual cost: [`SettlingRatePerKey`], and
 /// [`PolicyLimits`] for rules whose cost is an estimate. A [`RatePerKey`] keeps no reservation to settle.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can't give back what a request turns out not to have cost",
+    message = "`{Self}` can't settle the actual cost of a request",
     label = "these limits don't settle costs",
-    note = "use `ExactPerKey::new(rate, key)` in place of `PerKey`, or a policy whose rules have `settle_within`"
+    note = "use `SettlingRatePerKey::new(rate, key)` instead of `RatePerKey`, or a policy whose rules have `settle_within`"
 )]
 pub trait SettleCosts {}
 
@@ -183,7 +183,7 @@ pub enum Admission<H: HoldRequest> {
 /// again.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[display(
-    "the limits have changed since the request was asked about, and want to know more of it: ask again"
+    "the limits have changed meanwhile, and need more facts of the request: ask again"
 )]
 pub struct Outdated;
 

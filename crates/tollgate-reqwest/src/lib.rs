@@ -44,7 +44,7 @@ pub use tollgate_http::outgoing::{
 /// use tollgate::Rate;
 /// use tollgate_reqwest::{PaceMiddleware, HostPacer};
 ///
-/// let pacer = HostPacer::builder(Rate::per_second(100)).longest_wait(Duration::from_secs(5)).build()?;
+/// let pacer = HostPacer::builder(Rate::per_second(100)).max_wait(Duration::from_secs(5)).build()?;
 /// let pace = PaceMiddleware::with_pacer(Arc::new(pacer)).retries(2);
 /// # let _ = pace;
 /// # Ok::<(), tollgate::LimitError>(())

@@ -19,9 +19,9 @@ use crate::response_head::write_limit_fields;
 ///
 /// axum's body (feature `axum`) and tonic's (feature `tonic`) implement it.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can't be the body of a refusal",
-    note = "axum's and tonic's own bodies can, with the feature of that name of tollgate-tower",
-    note = "for others, also where a layer inside has changed the body, call `any_body()` on the layer: answers have a body of tollgate's then, around that one"
+    message = "`{Self}` can't be the body of a denial",
+    note = "axum's and tonic's own bodies can, with the feature `axum` or `tonic` of tollgate-tower",
+    note = "for others, and if an inner layer has changed the body, call `wrap_body()` on the layer: responses then have a wrapper around that body"
 )]
 pub trait FromBytesBody: http_body::Body<Data = Bytes> + Sized {
     /// A body with these bytes.

@@ -29,7 +29,7 @@ use crate::head::RequestHead;
 /// use tollgate::Rate;
 /// use tollgate_tower::{RateLimitLayer, client::Trust, keys};
 ///
-/// // By the client's address, behind a load balancer of your own:
+/// // By the client address, behind a load balancer of your own:
 /// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
 /// let layer = RateLimitLayer::per_key(Rate::per_minute(100), keys::ClientAddress::new().trust(trust))
 ///     .exempt_probes();
@@ -138,7 +138,7 @@ impl<K: KeyExtractor<RequestHead>> RateLimitLayer<ConcurrencyLimit<K>> {
     /// ```
     /// use tollgate_tower::{RateLimitLayer, keys};
     ///
-    /// // 20 for each client, and for the whole service 1,000, above which it says 503:
+    /// // 20 for each client, and 1,000 for the whole service, which responds 503 above that:
     /// let each = RateLimitLayer::concurrency(20, keys::ClientAddress::new());
     /// let all = RateLimitLayer::concurrency(1_000, keys::Global);
     /// # let _ = (each, all);

@@ -41,7 +41,7 @@ fn whom<R: Request + ?Sized>(key: impl KeyExtractor<R>) -> OffenderKey<R> {
 /// use std::time::Duration;
 /// use tollgate_http::guard::BlockAfter;
 ///
-/// // Ten refusals within a minute, and an hour of nothing:
+/// // Ten denials within a minute, then an hour of denials:
 /// let ten = NonZero::new(10).expect("more than zero");
 /// let block = BlockAfter::after(ten, Duration::from_secs(60)).lasting(Duration::from_secs(3_600));
 /// # let _ = block;

@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn limits_that_share_a_place_are_told_apart() {
-        // More than there are places, in an order in which each comes again after the others.
+        // More limits than fit into the cache, in an order in which each returns after all the others.
         for round in 0..3 {
             for number in 0..3 * PLACES as u64 {
                 let name = format!("rule-{}", number % 100);
                 let window = Duration::from_secs(1 + number % 2);
-                // With something left, and with nothing for more times than there are places.
+                // With remaining quota, and without it for more refill times than fit into the cache.
                 let full = Duration::from_secs(number % 150);
                 let decision =
                     Decision::new(Outcome::Allowed, number, round % 2, Duration::ZERO, full);

@@ -20,10 +20,10 @@ pub use cookie::{Cookie, CookieKey, CookieValue};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` isn't a key that requests of `{R}` have",
     label = "not a key for this layer",
-    note = "a key is one of `keys::Address`, `Header`, `Bearer`, `Cookie`, `Extension<T>` (where `T: Hash`), `Route`, a tuple of two to \
-            four keys, or `keys::first((…))`",
-    note = "a closure becomes a key by `keys::by(|head: &Head| …)`, where `Head` is the carrier's and the closure returns an `Option` \
-            of something that implements `Hash`"
+    note = "a key is one of `keys::ClientAddress`, `Header`, `Bearer`, `Cookie`, `Extension<T>` (where `T: Hash`), `Route`, a tuple of \
+            two to four keys, or `keys::first_of((…))`",
+    note = "`keys::from_fn(|head: &RequestHead| …)` makes a key of a closure, with the `RequestHead` of the adapter; the closure \
+            returns an `Option` of a type that implements `Hash`"
 )]
 pub trait KeyExtractor<R: Request + ?Sized>: Send + Sync + 'static {
     /// The type of the key.

@@ -119,7 +119,7 @@ impl MissingKey {
     const fn advice(&self) -> &'static str {
         match self.source {
             KeySource::Connection => {
-                "let the server tell the address: axum does with into_make_service_with_connect_info::<SocketAddr>() and \
+                "let the server report the address: axum does with into_make_service_with_connect_info::<SocketAddr>() and \
                  the feature \"axum\" of tollgate-tower; elsewhere put a SocketAddr into the request's extensions"
             }
             KeySource::Extension => {
@@ -127,7 +127,7 @@ impl MissingKey {
                  that is added last runs first"
             }
             KeySource::Request | KeySource::Credentials => {
-                "if clients needn't send it, name another key to fall back to: keys::first((…, keys::Address::new()))"
+                "if clients needn't send it, add another key to fall back to: keys::first_of((…, keys::ClientAddress::new()))"
             }
         }
     }

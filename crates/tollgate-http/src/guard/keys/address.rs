@@ -182,8 +182,8 @@ impl ClientAddress {
             tracing::warn!(
                 target: events::TARGET,
                 field = self.trust.field().name(),
-                "a client's address was told by somebody who isn't trusted, and wasn't believed: if that is a proxy of \
-                 yours, all of its clients share one limit until you name it (Address::behind)"
+                "an untrusted peer reported a client address, which was ignored: if the peer is a proxy of yours, all of \
+                 its clients share one limit until you trust it (ClientAddress::trust)"
             );
         }
     }
