@@ -171,7 +171,7 @@ fn write(
 fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     let is_list = |value: &HeaderValue| value.as_bytes().starts_with(b"\"");
     match headers.get(&name) {
-        Some(told) if !(is_list(told) && is_list(&value)) => {}
+        Some(own) if !(is_list(own) && is_list(&value)) => {}
         _ => headers.append(name, value),
     }
 }

@@ -137,7 +137,8 @@ impl Trust {
     /// ```
     /// use tollgate_http::client::{ForwardedField, Trust};
     ///
-    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).with_field(ForwardedField::Single("CF-Connecting-IP".into()));
+    /// let field = ForwardedField::Single("CF-Connecting-IP".into());
+    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).with_field(field);
     /// assert_eq!(trust.field().name(), "cf-connecting-ip");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -217,12 +218,12 @@ impl Trust {
             TrustedProxies::Hops(count) => count.get(),
             _ => MAX_HOPS,
         };
-        let (mut last, mut seen) = (peer, 0);
+        let (mut last, mut hop_count) = (peer, 0);
         for hop in hops.take(most) {
             let Some(address) = hop else {
                 return Client::of(last, ForwardedBy::Unreadable);
             };
-            (last, seen) = (Some(address), seen + 1);
+            (last, hop_count) = (Some(address), hop_count + 1);
             if let TrustedProxies::Proxies(networks) = &self.whom
                 && !is_in(networks, address)
             {
@@ -231,9 +232,13 @@ impl Trust {
         }
         match self.whom {
             // Fewer hops than proxies: the request came by another path, and could forge the field.
-            TrustedProxies::Hops(_) if seen < most => Client::of(peer, ForwardedBy::Unreadable),
-            _ if seen == 0 => Client::of(peer, ForwardedBy::Nothing),
-            TrustedProxies::Proxies(_) if seen == most => Client::of(last, ForwardedBy::Unreadable),
+            TrustedProxies::Hops(_) if hop_count < most => {
+                Client::of(peer, ForwardedBy::Unreadable)
+            }
+            _ if hop_count == 0 => Client::of(peer, ForwardedBy::Nothing),
+            TrustedProxies::Proxies(_) if hop_count == most => {
+                Client::of(last, ForwardedBy::Unreadable)
+            }
             // Every hop is a proxy, so the farthest proxy is itself the client.
             _ => Client::of(last, ForwardedBy::Trusted),
         }
@@ -256,10 +261,10 @@ impl ForwardedField {
 }
 
 impl Client {
-    const fn of(address: Option<IpAddr>, told: ForwardedBy) -> Self {
+    const fn of(address: Option<IpAddr>, forwarded_by: ForwardedBy) -> Self {
         Self {
             address,
-            forwarded_by: told,
+            forwarded_by,
         }
     }
 }

@@ -75,7 +75,7 @@ impl<'a> DecisionAnswer<'a> {
     /// All limits that the request was charged to, for header fields: the most urgent first, at most
     /// [`MAX_LISTED_LIMITS`].
     ///
-    /// The details have to come from a decision that [lists its limits](tollgate_engine::DecideOptions::listing_limits).
+    /// The details have to be of a decision that [lists its limits](tollgate_engine::DecideOptions::listing_limits).
     /// Otherwise only the limit that decided is shown. A limit has the name of its rule. If a rule has several
     /// limits, each name states which one it is: `api:10/s`, `api:1000/month`, `api:concurrency`.
     ///

@@ -19,7 +19,9 @@ const LARGEST: u64 = 999_999_999_999_999;
 /// use tollgate_http::ShownLimit;
 ///
 /// let decision = Decision::new(Outcome::Allowed, 10, 8, Duration::ZERO, Duration::from_millis(150));
-/// let shown = ShownLimit::of("searches", &decision).window(Duration::from_secs(1)).more_after(Duration::from_millis(50));
+/// let shown = ShownLimit::of("searches", &decision)
+///     .window(Duration::from_secs(1))
+///     .more_after(Duration::from_millis(50));
 /// assert_eq!(shown.remaining, 8);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

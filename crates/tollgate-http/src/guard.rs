@@ -182,9 +182,7 @@ pub enum Admission<H: HoldRequest> {
 /// The limits have changed since a request was asked about, and need more facts of it: [ask](RequestLimiter::ask)
 /// again.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
-#[display(
-    "the limits have changed meanwhile, and need more facts of the request: ask again"
-)]
+#[display("the limits have changed meanwhile, and need more facts of the request: ask again")]
 pub struct Outdated;
 
 /// A mistake in the service that prevents a decision.

@@ -101,7 +101,7 @@ impl FromStr for HeaderDialect {
     type Err = UnknownDialect;
 
     fn from_str(name: &str) -> Result<Self, UnknownDialect> {
-        let found = Self::ALL.into_iter().find(|one| one.name() == name);
-        found.ok_or_else(|| UnknownDialect(name.to_owned()))
+        let dialect = Self::ALL.into_iter().find(|one| one.name() == name);
+        dialect.ok_or_else(|| UnknownDialect(name.to_owned()))
     }
 }

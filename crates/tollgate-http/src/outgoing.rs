@@ -126,16 +126,16 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
         patience: Duration,
     ) -> Result<CallPermit, PaceError> {
         let mut pass = pin!(self.wait_for_turn(host, patience));
-        let mut seat = None;
+        let mut waiter_permit = None;
         poll_fn(|context| {
             let passed = pass.as_mut().poll(context);
-            if passed.is_ready() || seat.is_some() {
+            if passed.is_ready() || waiter_permit.is_some() {
                 return passed;
             }
             // Pending on the first poll: the call has to wait, so it needs a waiter permit. Without one, dropping the
             // inner future leaves the queue.
-            seat = self.waiting.try_acquire();
-            match seat {
+            waiter_permit = self.waiting.try_acquire();
+            match waiter_permit {
                 Some(_) => Poll::Pending,
                 None => Poll::Ready(Err(self.too_many_waiters(host))),
             }
@@ -182,8 +182,8 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
                 });
             }
             let began = self.clock.now();
-            let told = self.hosts.get(host).map(|host| host.next(began));
-            if let Some(NextStep::Stopped(_)) = told {
+            let next_step = self.hosts.get(host).map(|host| host.next(began));
+            if let Some(NextStep::Stopped(_)) = next_step {
                 // The host asked for a stop while this call waited.
                 own.refund(1);
                 continue;

@@ -22,9 +22,9 @@ impl WaiterLimit {
     /// A permit to wait; none if the maximum number of waiters is reached.
     pub(crate) fn try_acquire(&self) -> Option<WaiterPermit<'_>> {
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
-        let seat = WaiterPermit(&self.taken);
+        let permit = WaiterPermit(&self.taken);
         // Over the maximum, the permit is dropped here, which undoes the increment.
-        (before < self.most).then_some(seat)
+        (before < self.most).then_some(permit)
     }
 
     /// The number of waiters now.

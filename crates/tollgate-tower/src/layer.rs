@@ -402,15 +402,15 @@ where
     I: 'static,
 {
     attach_usage(&mut ticket, &mut request);
-    let mut place = None;
+    let mut waiter_permit = None;
     let is_ready = poll_fn(|context| {
         let is_ready = inner.poll_ready(context);
-        if is_ready.is_ready() || place.is_some() {
+        if is_ready.is_ready() || waiter_permit.is_some() {
             return is_ready.map(Ok);
         }
         // Pending on the first poll: the request has to wait, so it needs a permit to do so.
         match guard.wait_for_service() {
-            Ok(own) => place = Some(own),
+            Ok(permit) => waiter_permit = Some(permit),
             Err(denial) => return Poll::Ready(Err(denial)),
         }
         Poll::Pending
@@ -429,7 +429,7 @@ where
             ));
         }
     }
-    drop(place);
+    drop(waiter_permit);
     let (mut answer, mut ticket) = (pin!(inner.call(request)), Some(ticket));
     poll_fn(|context| M::ticketed(answer.as_mut().poll(context), &mut ticket)).await
 }

@@ -51,7 +51,7 @@ fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
         Entry::Vacant(place) => {
             place.insert(value);
         }
-        Entry::Occupied(mut told) if is_list(told.get()) && is_list(&value) => told.append(value),
+        Entry::Occupied(mut own) if is_list(own.get()) && is_list(&value) => own.append(value),
         Entry::Occupied(_) => {}
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate_adaptive::protect::{Retry, RetryAdvice};
-use tollgate_http::outgoing::{ResetMeaning, ServerAdvice as Said};
+use tollgate_http::outgoing::{ResetMeaning, ServerAdvice};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -118,8 +118,8 @@ impl RetryTerms {
             TryFailure::Error(error) if (self.errors)(error) => RetryAdvice::Retry,
             TryFailure::Error(_) => RetryAdvice::Stop,
             TryFailure::Answer(answer) => match retry_after(answer) {
-                Some(said) if said > self.longest_stop => RetryAdvice::Stop,
-                Some(said) => RetryAdvice::RetryAfter(said),
+                Some(delay) if delay > self.longest_stop => RetryAdvice::Stop,
+                Some(delay) => RetryAdvice::RetryAfter(delay),
                 None => RetryAdvice::Retry,
             },
         }
@@ -130,10 +130,10 @@ impl RetryTerms {
 fn retry_after<O>(answer: &Response<O>) -> Option<Duration> {
     let (status, fields) = (answer.status().as_u16(), answer.headers());
     let unix_now = Wall.now().as_nanos() / 1_000_000_000;
-    let said = Said::read(status, unix_now, ResetMeaning::Guess, |name| {
+    let advice = ServerAdvice::read(status, unix_now, ResetMeaning::Guess, |name| {
         fields.get_all(name).into_iter().map(HeaderValue::as_bytes)
     });
-    said.retry_after
+    advice.retry_after
 }
 
 impl<S, C: Clock> Layer<S> for RetryLayer<C> {

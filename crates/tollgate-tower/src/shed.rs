@@ -35,7 +35,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 ///
 /// | result | outcome | reason |
 /// |---|---|---|
-/// | 502, 503, 504, or an error of the service | [dropped](PermitOutcome::Dropped) | a timeout, or denied for overload |
+/// | 502, 503, 504, or an error of the service | [dropped](PermitOutcome::Dropped) | a timeout, or an overload |
 /// | 4xx, 500 and all other 5xx | [ignored](PermitOutcome::Ignored) | a bad request or a bug is no sign of capacity |
 /// | all other responses | [success](PermitOutcome::Success) | the latency shows the load of the service |
 /// | dropped before its response, or panicked | ignored | the outcome is unknown |
@@ -77,7 +77,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Instead of a hyper client:
 /// let client = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::from("hello"))) });
 /// let limiter = Arc::new(ConcurrencyLimiter::new(1));
-/// let mut client = ServiceBuilder::new().layer(ConcurrencyLimitLayer::with_limiter(limiter).for_client()).service(client);
+/// let layer = ConcurrencyLimitLayer::with_limiter(limiter).for_client();
+/// let mut client = ServiceBuilder::new().layer(layer).service(client);
 /// let first = client.call(Request::new(())).await?;
 /// let error = client.call(Request::new(())).await.expect_err("the first has its body yet");
 /// assert!(error.is::<PermitDenied>());
@@ -177,11 +178,12 @@ impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<LoadShedder<C>>, F>> {
     /// use tollgate_tower::ConcurrencyLimitLayer;
     ///
     /// let shedder = Arc::new(LoadShedder::new(Arc::new(ConcurrencyLimiter::new(100))));
-    /// let layer = ConcurrencyLimitLayer::by_criticality(shedder, |request: &Request<Body>| match request.uri().path() {
+    /// let criticality = |request: &Request<Body>| match request.uri().path() {
     ///     "/pay" => Criticality::Critical,
     ///     "/report" => Criticality::Sheddable,
     ///     _ => request.extensions().get().copied().unwrap_or_default(),
-    /// });
+    /// };
+    /// let layer = ConcurrencyLimitLayer::by_criticality(shedder, criticality);
     /// let app: Router = Router::new()
     ///     .route("/pay", post(|| async { "paid" }))
     ///     .route("/report", get(|| async { "a report" }))
@@ -329,10 +331,10 @@ fn denial_response<I, O, H: PermitSource>(
 
 /// Whether a request is a gRPC call: POST over HTTP/2. Any other request with that content type gets an HTTP status.
 fn is_grpc<I>(request: &Request<I>) -> bool {
-    let asked = request.headers().get(CONTENT_TYPE);
+    let content_type = request.headers().get(CONTENT_TYPE);
     request.method() == Method::POST
         && request.version() >= Version::HTTP_2
-        && asked.is_some_and(|asked| grpc::is_call(asked.as_bytes()))
+        && content_type.is_some_and(|value| grpc::is_call(value.as_bytes()))
 }
 
 /// Acquires permits for requests with the body type `I`: a [`ConcurrencyLimiter`], or a [`DividedLimit`].

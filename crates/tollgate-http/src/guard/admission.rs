@@ -250,7 +250,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     /// The response to a denied request.
     pub fn denied_response(&self, request: &R, denial: &Denial) -> DeniedResponse {
         // The random delay changes only `Retry-After`: the other fields still show the limit's own times.
-        let told = match (&self.spread, retry_after(&denial.decision)) {
+        let retry_seconds = match (&self.spread, retry_after(&denial.decision)) {
             (Some(spread), Some(_)) => {
                 let mut later = denial.decision;
                 later.set_wait(
@@ -260,12 +260,12 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
                 );
                 retry_after(&later)
             }
-            (_, told) => told,
+            (_, seconds) => seconds,
         };
         let mut refused = if request.is_grpc() {
-            response::grpc_refused(denial, told)
+            response::grpc_refused(denial, retry_seconds)
         } else {
-            self.answers.refused(denial, told)
+            self.answers.refused(denial, retry_seconds)
         };
         if let Some(change) = &self.handler {
             change(request, denial, &mut refused);
@@ -336,10 +336,10 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
             blocks.record_denial(key);
         }
         // Denials for size or by a list have no retry time, so a client can't retry too early.
-        let told = denial
+        let retry_delay = denial
             .wait()
             .filter(|_| is_offence && denial.reason != DenyReason::TooLarge);
-        if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
+        if let (Some(wait), Some(pit), Some(key)) = (retry_delay, &before.pit, offender.pit)
             && let Some(stuck) = pit.try_enter(key, wait)
         {
             return Err(TarpittedDenial { denial, stuck });

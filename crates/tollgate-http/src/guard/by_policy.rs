@@ -31,10 +31,10 @@ use crate::DecisionAnswer;
 /// | `method`, `path`, `host` | the request |
 /// | `route` | the route of the request, if the adapter knows it |
 /// | `ip` | the connection, or the field of [trusted proxies](Self::client_address) |
-/// | `user`, `tenant`, `tier` | the extensions [`User`](super::User), [`Tenant`](super::Tenant), [`Tier`](super::Tier) |
+/// | `user`, `tenant`, `tier` | extensions: [`User`](super::User), [`Tenant`](super::Tenant), [`Tier`](super::Tier) |
 /// | `api_key` | the header `x-api-key`, `api-key` or `apikey`, or `Authorization: ApiKey …` |
-/// | `header.<name>` | this header; [`text_of_bytes`](tollgate_engine::facts::text_of_bytes) writes bytes that aren't text |
-/// | `domain`, `descriptor` and any other | the extension [`ExtraFacts`](super::ExtraFacts), which overrides all others |
+/// | `header.<name>` | this header, [as text](tollgate_engine::facts::text_of_bytes) |
+/// | `domain`, `descriptor`, others | the extension [`ExtraFacts`](super::ExtraFacts), which overrides all of these |
 ///
 /// A layer further out sets the extensions.
 ///

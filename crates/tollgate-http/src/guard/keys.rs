@@ -344,7 +344,8 @@ pub struct FirstOf<K>(K);
 /// use tollgate::Rate;
 /// use tollgate_http::guard::{RatePerKey, User, keys};
 ///
-/// let key = keys::first_of((keys::Extension::<User>::new(), keys::Header::new("x-api-key"), keys::ClientAddress::new()));
+/// let user = keys::Extension::<User>::new();
+/// let key = keys::first_of((user, keys::Header::new("x-api-key"), keys::ClientAddress::new()));
 /// let limits = RatePerKey::new(Rate::per_minute(100), key)?;
 /// // The same for two:
 /// let limits = RatePerKey::new(Rate::per_minute(100), keys::Header::new("x-api-key").or(keys::ClientAddress::new()))?;

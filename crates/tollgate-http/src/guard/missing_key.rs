@@ -328,7 +328,8 @@ impl<T, K> KeyedLimits<T, K> {
     /// use tollgate::Rate;
     /// use tollgate_http::guard::{SettlingRatePerKey, keys::Header};
     ///
-    /// let tokens = SettlingRatePerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.max_wait(Duration::from_secs(5));
+    /// let tokens = SettlingRatePerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?
+    ///     .max_wait(Duration::from_secs(5));
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```

@@ -36,8 +36,11 @@ pub enum DenialBodyFormat {
 /// use tollgate_http::HeaderDialect;
 /// use tollgate_http::guard::{ResponseFormat, DenialBodyFormat};
 ///
-/// let answers = ResponseFormat::new().dialects([HeaderDialect::Draft8, HeaderDialect::XRateLimit]).form(DenialBodyFormat::Plain).expose();
-/// # let _ = answers;
+/// let format = ResponseFormat::new()
+///     .dialects([HeaderDialect::Draft8, HeaderDialect::XRateLimit])
+///     .form(DenialBodyFormat::Plain)
+///     .expose();
+/// # let _ = format;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
@@ -261,9 +264,9 @@ impl DeniedResponse {
 pub(super) fn grpc_refused(denial: &Denial, retry_after: Option<u64>) -> DeniedResponse {
     // Milliseconds are more exact than `Retry-After`, unless a random time was added to that: then the longer one
     // counts.
-    let told = retry_after.map(Duration::from_secs);
-    let wait = denial.wait().map(|wait| match told {
-        Some(told) if told > wait.saturating_add(Duration::from_secs(1)) => told,
+    let stated = retry_after.map(Duration::from_secs);
+    let wait = denial.wait().map(|wait| match stated {
+        Some(stated) if stated > wait.saturating_add(Duration::from_secs(1)) => stated,
         _ => wait,
     });
     let mut fields = FieldWriter::default();

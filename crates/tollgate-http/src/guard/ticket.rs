@@ -300,8 +300,8 @@ impl Default for UsageReporter {
 impl UsageReporter {
     /// Adds to the reported usage.
     pub fn add(&self, more: u64) {
-        let sum = |told: u64| {
-            let before = if told == UNREPORTED { 0 } else { told };
+        let sum = |reported: u64| {
+            let before = if reported == UNREPORTED { 0 } else { reported };
             Some(before.saturating_add(more).min(UNREPORTED - 1))
         };
         // The update never fails. Only the number itself is shared, so relaxed ordering is enough.
@@ -317,7 +317,7 @@ impl UsageReporter {
 
     /// The reported usage; none if nothing was reported.
     pub fn reported(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|told| *told != UNREPORTED)
+        Some(self.0.load(Ordering::Relaxed)).filter(|reported| *reported != UNREPORTED)
     }
 }
 
@@ -475,7 +475,9 @@ impl CountedResponses {
 /// use tollgate::concurrency::PermitOutcome;
 /// use tollgate_http::guard::ending_of;
 ///
-/// assert_eq!([200, 404, 500, 503].map(ending_of), [PermitOutcome::Success, PermitOutcome::Ignored, PermitOutcome::Ignored, PermitOutcome::Dropped]);
+/// assert_eq!(ending_of(200), PermitOutcome::Success);
+/// assert_eq!([404, 500].map(ending_of), [PermitOutcome::Ignored; 2]);
+/// assert_eq!(ending_of(503), PermitOutcome::Dropped);
 /// ```
 pub const fn ending_of(status: u16) -> PermitOutcome {
     match status {

@@ -120,14 +120,14 @@ impl RemainingQuota {
 impl ResetMeaning {
     /// The time from now until this reset.
     fn from(self, value: &[u8], now: u64) -> Option<Duration> {
-        let told = seconds(value)?;
+        let reset = seconds(value)?;
         let is_epoch = match self {
-            Self::Guess => told.as_secs() >= LEAST_EPOCH,
+            Self::Guess => reset.as_secs() >= LEAST_EPOCH,
             Self::Delta => false,
             Self::Epoch => true,
         };
         let origin = if is_epoch { now } else { 0 };
-        Some(told.saturating_sub(Duration::from_secs(origin)))
+        Some(reset.saturating_sub(Duration::from_secs(origin)))
     }
 }
 
@@ -236,8 +236,8 @@ fn policy<'a>(lines: impl Iterator<Item = &'a [u8]>, name: Option<&[u8]>) -> Opt
     });
     let own = all.filter(|(own, _)| name.is_none_or(|name| name == *own));
     let with_window = own.filter(|(_, policy)| policy.window.is_some());
-    let found = with_window.min_by_key(|(_, policy)| policy.window)?;
-    Some(found.1)
+    let (_, shortest) = with_window.min_by_key(|(_, policy)| policy.window)?;
+    Some(shortest)
 }
 
 #[cfg(test)]

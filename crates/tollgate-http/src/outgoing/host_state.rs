@@ -150,9 +150,9 @@ impl<C: Clock> HostState<C> {
 fn backoff_after(advice: &ServerAdvice, refusals: u32) -> Duration {
     let some = |time: &Duration| !time.is_zero();
     let reset = advice.left.filter(|left| left.remaining == 0);
-    let told = advice.retry_after.filter(some);
-    let told = told.or(reset.map(|left| left.refill_after).filter(some));
-    told.unwrap_or_else(|| {
+    let stated = advice.retry_after.filter(some);
+    let stated = stated.or(reset.map(|left| left.refill_after).filter(some));
+    stated.unwrap_or_else(|| {
         let doubled = 1_u32 << refusals.saturating_sub(1).min(16);
         FIRST_BACKOFF * doubled
     })

@@ -80,7 +80,8 @@ impl ClientAddress {
     /// use tollgate::Rate;
     /// use tollgate_http::guard::{RequestLimiter, RatePerKey, Request, keys::ClientAddress};
     ///
-    /// fn guard<R: Request + 'static>() -> Result<RequestLimiter<R, RatePerKey<ClientAddress>>, Box<dyn std::error::Error>> {
+    /// # type BoxError = Box<dyn std::error::Error>;
+    /// fn guard<R: Request + 'static>() -> Result<RequestLimiter<R, RatePerKey<ClientAddress>>, BoxError> {
     ///     let limits = RatePerKey::new(Rate::per_second(10), ClientAddress::new())?;
     ///     Ok(RequestLimiter::new(limits)
     ///         .allow(ClientAddress::new().within(["10.0.0.0/8".parse()?]))
@@ -246,9 +247,10 @@ impl<R: Request + ?Sized> KeyExtractor<R> for ClientAddress {
     }
 }
 
-/// The connection of a request, by its address and port: each connection has a limit of its own. With a
-/// [`ConcurrencyLimit`](crate::guard::ConcurrencyLimit) that limits its streams. Behind a proxy, these are the connections
-/// of the proxy.
+/// The connection of a request, by its address and port: each connection has a limit of its own.
+///
+/// With a [`ConcurrencyLimit`](crate::guard::ConcurrencyLimit) that limits the streams of a connection. Behind a proxy, the
+/// connections are those of the proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection;
 
