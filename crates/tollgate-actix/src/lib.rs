@@ -5,7 +5,7 @@
 //! use tollgate::Rate;
 //! use tollgate_actix::RateLimit;
 //!
-//! Made once, outside the closure that makes an `App` for each worker: all clones share their counters.
+//! // Made once, outside the closure that makes an `App` for each worker: all clones share their counters.
 //! let limit = RateLimit::per_client(Rate::per_second(10).burst(20));
 //! let app = App::new().wrap(limit.clone()).route("/", web::get().to(|| async { "hello" }));
 //! # let _ = app;

@@ -18,13 +18,13 @@
 //! # executor.block_on(async {
 //! let pacer = HostPacer::new(Rate::per_second(50).burst(10));
 //! let call = pacer.acquire("api.example.com").await?;
-//! … send the call, and record the response:
+//! // … send the call, and record the response:
 //! let fields = [("retry-after", "2")];
 //! pacer.record_response(&call, 429, |name| {
 //!     let own = fields.iter().filter(move |(own, _)| *own == name);
 //!     own.map(|(_, value)| value.as_bytes())
 //! });
-//! No call to this host passes for two seconds.
+//! // No call to this host passes for two seconds.
 //! # Ok::<(), tollgate_http::outgoing::PaceError>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -39,7 +39,7 @@ use crate::client_layer::{
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 /// # executor.block_on(async {
-/// Instead of a hyper client:
+/// // Instead of a hyper client:
 /// let client = service_fn(|_: Request<()>| async {
 ///     Ok::<_, Infallible>(Response::builder().status(500).body("down").expect("a status"))
 /// });

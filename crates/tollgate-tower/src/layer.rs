@@ -180,7 +180,7 @@ impl<L: RequestLimits<RequestHead>> RateLimitLayer<L> {
     /// });
     /// let limited = RateLimitLayer::per_client(Rate::per_second(10)).wrap_body().layer(hello);
     /// let mut request = http::Request::new(());
-    /// axum sets the address of the connection by itself.
+    /// // axum sets the address of the connection by itself.
     /// request.extensions_mut().insert("127.0.0.1:1".parse::<SocketAddr>()?);
     /// let answer = limited.oneshot(request).await?;
     /// assert_eq!(answer.status(), 200);

@@ -29,7 +29,7 @@ use crate::client_layer::{
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 /// # executor.block_on(async {
-/// Instead of a hyper client:
+/// // Instead of a hyper client:
 /// let client = service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new("hello")) });
 /// let client = ServiceBuilder::new().layer(PaceLayer::new(Rate::per_second(50))).service(client);
 /// let request = Request::get("http://api.example.com/").body(String::new())?;

@@ -37,7 +37,7 @@ use crate::client_layer::{CallPolicy, ClientLayer, LayeredService, ReadyCall, Re
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 /// # executor.block_on(async {
-/// Instead of a hyper client:
+/// // Instead of a hyper client:
 /// let client = service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new("hello")) });
 /// let retry = Retry::new(Backoff::new()).budget(Arc::new(RetryBudget::percent(10)));
 /// let mut client = ServiceBuilder::new().layer(RetryLayer::with_retry(Arc::new(retry))).service(client);

@@ -74,7 +74,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().build()?;
 /// # executor.block_on(async {
-/// Instead of a hyper client:
+/// // Instead of a hyper client:
 /// let client = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::from("hello"))) });
 /// let limiter = Arc::new(ConcurrencyLimiter::new(1));
 /// let layer = ConcurrencyLimitLayer::with_limiter(limiter).for_client();
@@ -346,7 +346,7 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
 /// use tollgate::concurrency::{PermitDenied, Permit};
 /// use tollgate_tower::{AcquirePermit, ConcurrencyLimitLayer};
 ///
-/// Uploads take ten permits.
+/// /// Uploads take ten permits.
 /// #[derive(Clone)]
 /// struct ByWeight(Arc<ConcurrencyLimiter>);
 ///
