@@ -61,6 +61,7 @@ where
                 Ok(ticket) => ticket,
                 Err(refused) => return Ok(denial_response(head, refused)),
             };
+            // The extensions are back in the request from here on, so the app sees them.
             let request = head.into_request();
             attach_usage(&mut ticket, &request);
             write_limit_fields(inner.call(request).await, ticket)

@@ -165,6 +165,7 @@ impl Trust {
         peer: Option<IpAddr>,
         lines: impl DoubleEndedIterator<Item = &'h [u8]>,
     ) -> Client {
+        // From the last value to the first: the nearest proxy appends at the end.
         let mut lines = lines.rev().peekable();
         let peer = peer.map(|address| address.to_canonical());
         if lines.peek().is_none() {

@@ -125,12 +125,12 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
         host: &str,
         patience: Duration,
     ) -> Result<CallPermit, PaceError> {
-        let mut pass = pin!(self.wait_for_turn(host, patience));
+        let mut wait = pin!(self.wait_for_turn(host, patience));
         let mut waiter_permit = None;
         poll_fn(|context| {
-            let passed = pass.as_mut().poll(context);
-            if passed.is_ready() || waiter_permit.is_some() {
-                return passed;
+            let call = wait.as_mut().poll(context);
+            if call.is_ready() || waiter_permit.is_some() {
+                return call;
             }
             // Pending on the first poll: the call has to wait, so it needs a waiter permit. Without one, dropping the
             // inner future leaves the queue.
@@ -198,22 +198,23 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
     /// Waits in the queue of a paced host. `false`: the pacing has expired, so the host's state has to be read again.
     async fn wait_in_queue(
         &self,
-        line: PaceQueue<C>,
+        queue: PaceQueue<C>,
         until: Timestamp,
         deadline: Timestamp,
     ) -> Result<bool, Duration> {
-        let stood = {
-            let mut turn = pin!(line.acquire().deadline(deadline).into_future());
-            let mut over = pin!(sleep_until(&self.clock, until));
+        let acquired = {
+            let mut permit = pin!(queue.acquire().deadline(deadline).into_future());
+            // The pace expires at this time even if no other call notices it, so the wait has to end then.
+            let mut expired = pin!(sleep_until(&self.clock, until));
             poll_fn(|context| {
-                if let Poll::Ready(turn) = turn.as_mut().poll(context) {
-                    return Poll::Ready(Some(turn));
+                if let Poll::Ready(result) = permit.as_mut().poll(context) {
+                    return Poll::Ready(Some(result));
                 }
-                over.as_mut().poll(context).map(|()| None)
+                expired.as_mut().poll(context).map(|()| None)
             })
             .await
         };
-        match stood {
+        match acquired {
             None => Ok(false),
             Some(Ok(_)) => Ok(true),
             Some(Err(_)) if until <= deadline => {

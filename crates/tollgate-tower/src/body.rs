@@ -250,6 +250,7 @@ impl<B: http_body::Body<Data = Bytes>, T: ObserveBody> http_body::Body for Holdi
             OfProjected::Service { mut body } => {
                 let frame = body.as_mut().poll_frame(context);
                 if let (Some(held), Poll::Ready(frame)) = (this.held.as_mut(), &frame) {
+                    // A server needn't poll again after the last frame, so the permit is released with it.
                     let is_last = record_frame(held, frame.as_ref()) || body.is_end_stream();
                     if is_last {
                         *this.held = None;

@@ -300,6 +300,7 @@ where
             Ok(fields) => fields,
             Err(asked) => return self.call_slow(request, asked),
         };
+        // Not ready: `poll_ready` returned early because decisions may take time. So the service is made ready first.
         if !std::mem::take(&mut self.is_ready) {
             let passed = Admission::Passed(RequestPermit::with_fields(fields));
             return self.call_slow(request, AskOutcome::Now(passed));
@@ -356,6 +357,7 @@ impl<S, L: RequestLimits<RequestHead>, M> RateLimit<S, L, M> {
         let (inner, guard) = (self.take_inner(), Arc::clone(&self.guard));
         ResponseFuture::later(async move {
             let mut later = later;
+            // The policy may be replaced while the request waits: then the question lacks facts, so ask again.
             let admission = loop {
                 match guard.answer(later).await {
                     Ok(admission) => break admission,
@@ -429,6 +431,7 @@ where
             ));
         }
     }
+    // The request doesn't wait any more, so another one may, while this one is served.
     drop(waiter_permit);
     let (mut answer, mut ticket) = (pin!(inner.call(request)), Some(ticket));
     poll_fn(|context| M::ticketed(answer.as_mut().poll(context), &mut ticket)).await

@@ -1,4 +1,4 @@
-//! A layer for clients that retries calls: only safe ones, within a budget, and when servers allow it.
+//! A layer for clients that retries calls: only idempotent ones, within a budget, and when servers allow it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -249,7 +249,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
 
     /// The response to a denied request.
     pub fn denied_response(&self, request: &R, denial: &Denial) -> DeniedResponse {
-        // The random delay changes only `Retry-After`: the other fields still show the limit's own times.
+        // The random time changes only the retry delay: the other fields still show the limit's own times.
         let retry_seconds = match (&self.spread, retry_after(&denial.decision)) {
             (Some(spread), Some(_)) => {
                 let mut later = denial.decision;

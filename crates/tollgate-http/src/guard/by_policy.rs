@@ -238,6 +238,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> RequestLimits<R> for PolicyLimit
             let verdict = now(&self.engine, facts, terms.answers);
             AskOutcome::Now(outcome_of(verdict, terms.answers))
         };
+        // Without copies, if no fact has several values: that is nearly every request.
         if let Some(now) = now {
             let mut known = Facts::new().with_client_prefixes(bits.0, bits.1);
             let is_known = facts::facts(request, ip, &asked).all(|(_, name, value)| {

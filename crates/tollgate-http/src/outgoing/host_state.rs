@@ -153,6 +153,7 @@ fn backoff_after(advice: &ServerAdvice, refusals: u32) -> Duration {
     let stated = advice.retry_after.filter(some);
     let stated = stated.or(reset.map(|left| left.refill_after).filter(some));
     stated.unwrap_or_else(|| {
+        // At most 2^16 s, 18 hours: the bound keeps the shift from overflowing. `longest_stop` cuts the result.
         let doubled = 1_u32 << refusals.saturating_sub(1).min(16);
         FIRST_BACKOFF * doubled
     })
@@ -291,6 +292,7 @@ impl<C: Clock> Hosts<C> {
         if let Some(found) = known.get(host) {
             return Arc::clone(found);
         }
+        // Scans all hosts under the lock, but only for a new host while the table is full.
         if known.len() >= self.most {
             known.retain(|_, host| host.forgotten_at(now).is_some());
         }
