@@ -1,8 +1,9 @@
-//! A client that finds out how many calls at once a slow HTTP server can take, and doesn't send it more.
+//! A client that learns how many concurrent calls a slow HTTP server can take, and doesn't send more.
 //!
-//! The server, on loopback, answers four calls at once after 5 ms each and queues the rest. 60 tasks call it as fast as
-//! they may; the limit starts at 60 and falls to about what the server can take. As many calls are answered as before, in a
-//! fraction of the time each. The time is paused and advances whenever all wait, so this takes less than it tells.
+//! The server, on loopback, answers four calls at a time in 5 ms each and queues the rest. 60 tasks call it as fast
+//! as they can. The limit starts at 60 and falls to about what the server can take: as many calls are answered as
+//! before, in a fraction of the time each. tokio's time is paused and advances when all tasks wait, so the program is
+//! quicker than the times it prints.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -42,7 +43,7 @@ async fn serve(listener: TcpListener) {
     }
 }
 
-/// One call on an open connection; whether it was answered with 200.
+/// One call on an open connection. Returns whether the status was 200.
 async fn call(socket: &mut TcpStream) -> Result<bool, std::io::Error> {
     socket
         .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -52,7 +53,7 @@ async fn call(socket: &mut TcpStream) -> Result<bool, std::io::Error> {
     Ok(answer[..read].starts_with(b"HTTP/1.1 200"))
 }
 
-/// What a stretch of calls was like.
+/// The measurements of a series of calls.
 #[derive(Default)]
 struct LoadPhase {
     calls: u32,
@@ -81,7 +82,7 @@ async fn main() -> Result<(), BoxError> {
             tokio::spawn(async move {
                 let mut socket = TcpStream::connect(address).await?;
                 while sent.fetch_add(1, Ordering::Relaxed) < CALLS {
-                    // Waits for a place; a server that turns callers away would use `try_acquire`.
+                    // Waits for a permit; a server that sheds load would use `try_acquire`.
                     let permit = limiter.acquire().await.map_err(std::io::Error::other)?;
                     let started = Instant::now();
                     match call(&mut socket).await {
@@ -130,7 +131,7 @@ async fn main() -> Result<(), BoxError> {
         last.0
     );
     assert!(last.1 < first.1 / 2.0, "calls queue less: {} ms", last.1);
-    // Probes, moments with few calls, are why it isn't the same in each.
+    // Probes, moments with few calls, make the runs differ.
     assert!(last.2 > first.2 / 2.0, "they are answered: {}", last.2);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A service of axum in which each client, by its address, may ask three times an hour; probes aren't counted.
+//! An axum service with a limit of three requests an hour for each client address. Health checks are exempt.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), BoxError> {
         .layer(RateLimitLayer::per_client(Rate::per_hour(3)).exempt_probes());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
-    // The address of each connection has to be told to the layer: without it, every request is answered 500.
+    // The server has to report the address of each connection: without it, every request gets 500.
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, app).await });
 
@@ -44,7 +44,7 @@ async fn main() -> Result<(), BoxError> {
         }
     }
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
-    // Whoever forges an address is still the same client.
+    // A client that forges an address is still the same client.
     let forged = client.get(&url).header("x-forwarded-for", "192.0.2.1");
     assert_eq!(forged.send().await?.status(), 429);
     let probe = client.get(format!("{url}/healthz")).send().await?;

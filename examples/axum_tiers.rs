@@ -1,5 +1,5 @@
-//! A service of axum whose clients are known by a token: a layer finds out who asks and what they pay for, and the one behind
-//! it limits each by that. Anonymous ones are limited by address before anybody looks at their token.
+//! An axum service whose clients have tokens. One layer finds the user and the tier, and the layer inside it limits
+//! each user by them. Anonymous clients are limited by address, before their token is read.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ use tollgate_tower::{RateLimitLayer, Tenant, Tier, User};
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// A tenant has what its tier allows, all of its users together, and each of them 3 an hour of the exports.
+/// Each tenant has the limit of its tier, shared by all its users. Each user has 3 exports an hour.
 const POLICY: &str = "
 tiers:
   free: {rate: 2/h}
@@ -36,7 +36,7 @@ async fn main() -> Result<(), BoxError> {
     let app = Router::new()
         .route("/", get(|Extension(user): Extension<User>| async move { user.0.to_string() }))
         .route("/export", get(|| async { "rows" }))
-        // The last layer is the first to see a request: by address, then who it is, then by that.
+        // The last layer sees a request first: limit by address, then authenticate, then limit by user.
         .layer(RateLimitLayer::from_policy(engine))
         .layer(from_fn(authenticate))
         .layer(RateLimitLayer::per_client(Rate::per_second(1_000)));
@@ -63,7 +63,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Who asks: a real service looks at a session or a signature.
+/// Finds the user: a real service reads a session or verifies a signature.
 async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
     let token = request.headers().get("authorization");
     let token = token.and_then(|token| token.to_str().ok()?.strip_prefix("Bearer "));

@@ -1,5 +1,5 @@
-//! Websockets: each client may have two at once, for as long as they live. A layer sees only their handshake, so the handler
-//! holds the permit.
+//! Websockets: each client may have two at the same time. A layer sees only the handshake, so the handler holds the
+//! permit.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ async fn upgrade(
     let Ok(permit) = sockets.key_owned(&client.ip()).try_acquire() else {
         return (StatusCode::TOO_MANY_REQUESTS, "two sockets are open\n").into_response();
     };
-    // The permit is the task's from here on. If the client is gone before there is a connection, both are dropped.
+    // The task owns the permit from here on. If the client disconnects before the upgrade, both are dropped.
     upgrade.on_upgrade(move |socket| async move {
         echo(socket).await;
         permit.success();
@@ -47,7 +47,7 @@ async fn main() -> Result<(), BoxError> {
     let app = Router::new()
         .route("/ws", get(upgrade))
         .with_state(Arc::clone(&sockets))
-        // And how often somebody may try.
+        // A rate limit on attempts as well.
         .layer(RateLimitLayer::per_client(Rate::per_minute(60)));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/ws", listener.local_addr()?);

@@ -1,4 +1,4 @@
-//! Live changes: what was spent stays spent, and an emergency can switch the limit off.
+//! Live changes: spent tokens stay spent, and an emergency can switch the limit off.
 
 use tollgate::clock::Manual;
 use tollgate::{LimitError, Limiter, Rate, limiter::Switch};

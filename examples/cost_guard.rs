@@ -1,6 +1,7 @@
-//! A guard on what a paid API costs: a daily quota in Redis that is closed when Redis fails, and a breaker on the API.
+//! A bound on the cost of a paid API: a daily quota in Redis that is closed when Redis fails, and a circuit breaker
+//! on the API.
 //!
-//! `cargo run --example cost_guard`; it starts a Redis of its own, and stops it to show what happens then.
+//! `cargo run --example cost_guard` starts its own Redis, and stops it to show what happens then.
 
 use std::time::Duration;
 
@@ -13,26 +14,26 @@ use tollgate_testkit::redis::Server;
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// What is paid for never exceeds this, also while nobody can count.
+/// Paid calls never exceed this, even while the quota can't be checked.
 const POLICY: &str = "
 limits:
 - {name: paid-calls, key: account, quota: 6/day, on_store_failure: closed}
 ";
 
-/// What came of a call that somebody wanted to make.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallOutcome {
-    /// It was made, and paid for.
+    /// The call was made, and paid for.
     Done,
-    /// It was made and paid for, and failed all the same.
+    /// The call was made and paid for, and failed.
     Failed,
-    /// It wasn't made, as the API is down. Nothing was charged.
+    /// The call wasn't made, as the API is down. Nothing was charged.
     Open,
-    /// It wasn't made, as the quota is spent, or nobody can tell.
+    /// The call wasn't made, as the quota is spent or can't be checked.
     OverQuota,
 }
 
-/// The API of somebody else: down at its third and fourth call.
+/// The paid API, which is down at its third and fourth call.
 fn paid_api(call: u32) -> Result<&'static str, &'static str> {
     match call {
         3 | 4 => Err("502"),
@@ -40,13 +41,13 @@ fn paid_api(call: u32) -> Result<&'static str, &'static str> {
     }
 }
 
-/// One call, if both the breaker and the quota let it pass.
+/// Makes a call, if both the circuit breaker and the quota allow it.
 async fn call(
     engine: &Engine<Redis>,
     breaker: &CircuitBreaker<Manual>,
     made: &mut u32,
 ) -> Result<CallOutcome, BoxError> {
-    // The breaker first: while it is open nothing is charged.
+    // The circuit breaker first: while it is open, nothing is charged.
     let Ok(call) = breaker.try_call() else {
         return Ok(CallOutcome::Open);
     };
@@ -71,7 +72,7 @@ async fn call(
 async fn main() -> Result<(), BoxError> {
     use CallOutcome::{Done, Failed as Down, Open, OverQuota};
     let server = Server::start();
-    // Patient, as this may run on a machine with much else to do; a service would rather not wait for long.
+    // A long timeout, as this may run on a busy machine; a service would choose a short one.
     let redis = Redis::builder(server.url().as_str())?.timeout(Duration::from_secs(10));
     let policy = Policy::from_text(POLICY, Format::Yaml)?.policy;
     let engine = Engine::new(policy, redis.build()?)?;
@@ -81,7 +82,7 @@ async fn main() -> Result<(), BoxError> {
         opens_for: Duration::from_secs(30),
         ..Thresholds::default()
     };
-    // Its time is the program's to move, so that nobody has to wait for half a minute.
+    // A manual clock, so that the program doesn't wait for half a minute.
     let clock = Manual::new();
     let breaker = CircuitBreaker::with_clock(terms, clock.clone())
         .on_event(|event| println!("        {event}"));

@@ -1,5 +1,6 @@
-//! A worker that does less while the machine is busy: its rate follows the pressure on processors, between 100 and 10,000 a
-//! second. Where the kernel has no such file it says so at the start; then the same with readings of a day that was busy at noon.
+//! A worker that does less while the machine is busy: its rate follows the CPU pressure, between 100 and 10,000 a
+//! second. If the kernel has no such file, the program prints so. Then it runs with recorded readings of a day that
+//! was busy at noon.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tollgate_adaptive::{
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// Pressure if the kernel tells of it, and use if not.
+/// The pressure if the kernel reports it, or else the usage.
 fn gauge() -> Option<(Box<dyn Gauge>, f64)> {
     match CpuPressure::open() {
         Ok(pressure) => return Some((Box::new(pressure), 0.2)),
@@ -27,7 +28,7 @@ fn gauge() -> Option<(Box<dyn Gauge>, f64)> {
     }
 }
 
-/// Readings that are known, in place of a machine.
+/// Recorded readings instead of a machine's.
 struct RecordedGauges(std::vec::IntoIter<f64>);
 
 impl Gauge for RecordedGauges {
@@ -36,7 +37,7 @@ impl Gauge for RecordedGauges {
     }
 }
 
-/// A worker and what steers it.
+/// A worker and the controller of its rate.
 struct Worker {
     limiter: Limiter,
     controller: AdaptiveController<GaugeTarget>,
@@ -55,10 +56,10 @@ impl Worker {
         })
     }
 
-    /// Works for a while, looks at the gauge, and goes on at the rate that follows from it.
+    /// Works for a while, reads the gauge, and sets the rate that follows from it.
     async fn run_turn(&mut self, gauge: &mut dyn Gauge) -> Result<f64, BoxError> {
         let clock = Monotonic::new();
-        // Target::EVERY, 10 s, is what its steps are made for; an example is shorter.
+        // The steps of the algorithm are made for `GaugeTarget::EVERY`, 10 s; an example is shorter.
         let until = clock.now() + Duration::from_millis(20);
         while clock.now() < until {
             self.limiter.acquire().await?;
@@ -69,7 +70,7 @@ impl Worker {
         self.controller
             .observe_and_apply_rate(&self.limiter, &reading)?;
         let now = self.controller.limit();
-        // Whatever the machine does: less if it is busier than it should be, more if it is less busy, and never beyond the bounds.
+        // Whatever the machine does: the rate falls above the target, rises below it, and stays within the bounds.
         let expected = match reading / self.target {
             busy if busy > 1.1 => before * 0.8,
             idle if idle < 0.9 => before * 1.1,

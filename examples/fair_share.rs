@@ -1,4 +1,4 @@
-//! A loud client and a quiet one on 100 a second: first served as they come, then fairly.
+//! A loud and a quiet client share 100 a second: first in order of arrival, then fairly.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tollgate::{FairLimiter, Limiter, Rate};
 const RATE: Rate = Rate::per_second(100).burst(10);
 const SECONDS: u64 = 10;
 
-/// The quiet client asks ten times a second, the loud one all the time.
+/// The quiet client sends ten requests a second, the loud one sends all the time.
 fn first_come_first_served() -> [u64; 2] {
     let clock = Manual::new();
     let limiter = Limiter::with_clock(RATE, clock.clone());
@@ -26,7 +26,7 @@ fn first_come_first_served() -> [u64; 2] {
     [loud, quiet]
 }
 
-/// The same two in one fair line; also how long the quiet one waited at most.
+/// Both clients in one fair queue. Also returns the longest wait of the quiet one.
 async fn in_a_fair_queue() -> Result<([u64; 2], Duration), Box<dyn Error>> {
     let limiter = FairLimiter::builder(RATE).clock(Tokio::new()).build()?;
     let limiter = Arc::new(limiter);

@@ -1,6 +1,6 @@
 //! Three nodes share one limit through Redis, exactly and leased, and go on when it is gone.
 //!
-//! `cargo run --example fleet [redis://…]`; without a URL it starts a server of its own.
+//! `cargo run --example fleet [redis://…]`; without a URL it starts its own server.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tollgate_testkit::redis::Server;
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// One comes back each second.
+/// One token comes back each second.
 const RATE: Rate = Rate::per_minute(60).burst(100);
 
 #[tokio::main]
@@ -46,7 +46,7 @@ async fn main() -> Result<(), BoxError> {
         assert!(sum <= 102);
     }
 
-    // Without a store each node has its part: 100 / 3 · 2.
+    // Without a store each node has its share: 100 / 3 · 2.
     if let Some(server) = own {
         let node = node(&url)?;
         let limiter = node.limiter("calls", RATE).build()?;

@@ -1,5 +1,5 @@
-//! A site of 10,000 a second: /search is sure of 5,000, /upload of 1,000, each user of 10, and whatever
-//! they leave idle is lent to the others by weight.
+//! A site of 10,000 a second: /search has a guaranteed rate of 5,000, /upload of 1,000, and each user of 10. Idle
+//! rates are lent to the others by weight.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,15 +11,14 @@ use tollgate::{
 };
 
 const USERS: u32 = 100;
-/// The first seconds are not counted: buckets start full, and what those could claim who never come
-/// fills up first.
+/// The first seconds aren't counted: buckets start full, and idle classes fill theirs first.
 const SETTLE_TIME: u32 = 8;
 const COUNTED_TIME: u32 = 5;
 
 /// Requests a second of search, upload and all users together.
 type Rates = [u64; 3];
 
-/// What passes a second if so much is asked for.
+/// The requests that pass in a second, for these request rates.
 fn count_passed(asked: Rates) -> Result<Rates, Box<dyn Error>> {
     let clock = Manual::new();
     let root = Rate::per_second(10_000);
@@ -58,8 +57,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("      asked for a second             passed a second");
     println!("  search  upload   users       search  upload   users");
     let mixes: [(&str, Rates, Rates); 6] = [
-        // 3,000 are promised to nobody: by weight 6 : 1 to the routes and the users, within the routes
-        // 5 : 1.
+        // 3,000 are guaranteed to no class. They are shared by weight: 6 : 1 between the routes and the users, 5 : 1
+        // between the routes.
         (
             "all want all",
             [12_000, 12_000, 9_000],

@@ -1,5 +1,5 @@
-//! An indexer that owns its debouncer: documents are indexed when they have been quiet for a while, each by itself, and
-//! closing the indexer indexes what is pending and waits for what runs.
+//! An indexer that owns its debouncer. A document is indexed when it hasn't changed for a while; closing the indexer
+//! indexes all pending documents and waits for running work.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tollgate_shape::{Debounce, DrainTimeout, KeyedDebouncer};
 
 type Index = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// Takes the clock as a parameter, so that its tests move the time.
+/// Takes the clock as a parameter, so that tests can move the time.
 struct Indexer<C: Clock + Clone + 'static = Monotonic> {
     index: Index,
     documents: KeyedDebouncer<String, String, C>,

@@ -1,5 +1,5 @@
-//! Cache invalidation: keys are collected for 50 ms, named once each, and deleted by one command for at most 100 keys.
-//! The store is away for a while, and nothing is forgotten.
+//! Cache invalidation: keys are collected for 50 ms, without duplicates, and deleted by one command for up to 100
+//! keys. The store is unreachable for a while, and no key is forgotten.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ fn main() {
         .merge(|_key: &String, times: &mut u32, more| *times += more)
         .clock(clock.clone())
         .build(move |batch| {
-            // The first command meets a store that is away, twice.
+            // The store is unreachable for the first two tries.
             if sent.fetch_add(1, Ordering::Relaxed) == 0 || batch.attempt() == 1 {
                 println!("store is away, {} keys later", batch.len());
                 return FlushOutcome::RetryIn(Duration::from_millis(100 << batch.attempt()));

@@ -1,42 +1,44 @@
-//! Small programs that show one thing each. Run one with `cargo run --example NAME`:
+//! Small programs, each of which shows one thing. Run one with `cargo run --example NAME`:
 //!
-//! * `quickstart`: allow or drop, and what a decision says.
-//! * `pace_a_client`: wait politely for a slot, with a deadline.
-//! * `reserve_then_decide`: look at the delay first, then wait or cancel.
+//! * `quickstart`: allow or drop, and the fields of a decision.
+//! * `pace_a_client`: wait for a permitted moment, with a deadline.
+//! * `reserve_then_decide`: read the delay of a reservation, then wait or cancel.
 //! * `change_it_live`: another rate, another burst, and the emergency switch.
 //! * `limit_each_user`: a limit for each key, tiers, a block, and a flood of new keys.
-//! * `one_hot_limit`: stripes and a cached clock for one limit that all threads hit.
-//! * `test_with_a_manual_clock`: how to test code that is rate limited, without sleeping.
-//! * `two_lanes`: 100 a second in two priority lanes, 60 and 40, unused share lent.
-//! * `fair_share`: a loud client starves a quiet one, and weighted fair queueing cures it.
-//! * `hierarchy`: a site of 10,000 a second, its routes and users, each sure of its rate, and what is
-//!   idle lent by weight.
-//! * `multi_tenant`: user, address, tenant, route, service and slots, all or none, and who refuses whom.
-//! * `llm_budget`: hold an estimate, settle the real cost, and use three times as much of the limit.
-//! * `policy`: a policy text decides requests: rules, tiers, what is exempt, a reload, and a mistake with its place.
-//! * `fleet`: three nodes share one limit through Redis, exactly and leased, and go on when it is gone.
+//! * `one_hot_limit`: stripes and a cached clock for one limit that all threads share.
+//! * `test_with_a_manual_clock`: tests of rate-limited code without sleeping.
+//! * `two_lanes`: 100 a second in two priority lanes, 60 and 40, with unused shares lent.
+//! * `fair_share`: a loud client starves a quiet one, and weighted fair queueing prevents it.
+//! * `hierarchy`: a site of 10,000 a second with guaranteed rates for routes and users; idle rates are lent by
+//!   weight.
+//! * `multi_tenant`: one request against limits by user, address, tenant, route and service, and a concurrency limit:
+//!   all or none.
+//! * `llm_budget`: reserve an estimate, settle the actual cost, and use three times as much of the limit.
+//! * `policy`: a policy text decides requests: rules, tiers, exemptions, a reload, and an error with its place.
+//! * `fleet`: three nodes share one limit through Redis, exactly and leased, and go on without it.
 //! * `rebuild_on_change`: many events of a file watch, one build at a time.
-//! * `search_box`: debounce, then throttle, as somebody types.
-//! * `invalidate_in_batches`: keys of a cache in batches, merged, tried again when the store is away.
-//! * `polite_crawler`: work that is submitted and leaves at an exact rate, with a bounded queue.
-//! * `pace_emails`: a stream at one a second, and somebody else in between with a deadline.
+//! * `search_box`: debounce, then throttle, while a user types.
+//! * `invalidate_in_batches`: cache keys in merged batches, retried when the store is unreachable.
+//! * `polite_crawler`: submitted work leaves at an exact rate, from a bounded queue.
+//! * `pace_emails`: a stream at one a second, and an urgent mail in between with a deadline.
 //! * `indexer`: a type that owns its debouncer, and drains it when it is closed.
-//! * `adaptive_client`: a client finds out how many calls at once a slow HTTP server can take.
-//! * `cpu_worker`: a worker whose rate follows the pressure on the processors.
-//! * `cost_guard`: a daily quota in Redis, closed on failure, and a breaker on the API that costs money.
-//! * `recipes`: limits that people ask for: payments, a worker, users, a bucket before a meter, a fan-out.
+//! * `adaptive_client`: a client learns how many concurrent calls a slow HTTP server can take.
+//! * `cpu_worker`: a worker whose rate follows the CPU pressure.
+//! * `cost_guard`: a daily quota in Redis, closed on failure, and a circuit breaker on a paid API.
+//! * `recipes`: common limits: payments, a worker, users, a bucket before a meter, a fan-out.
 //!
-//! Services and clients, which ask each other over loopback:
+//! Services and clients, which call each other over loopback:
 //!
-//! * `axum_by_address`: each client by its address, and what it is told.
-//! * `axum_websockets`: so many websockets at once for each client, for as long as they live.
-//! * `axum_tiers`: a user from a token, tiers, and limits for anonymous ones before that.
-//! * `tonic_per_method`: a limit for each method of gRPC.
-//! * `login_protection`: only failures count, and many at once get no further.
-//! * `llm_budget_http`: an estimate is held while an answer is sent, and settled after it.
-//! * `policy_and_redis`: two instances share the limits of one policy file, and go on when the store is gone.
-//! * `reqwest_client`: a client that slows down before it is refused.
-//! * `reqwest_protected`: a client with an adaptive concurrency limit, a breaker, and retries within a budget.
+//! * `axum_by_address`: a limit for each client address, and its responses.
+//! * `axum_websockets`: concurrent websockets for each client.
+//! * `axum_tiers`: a user from a token, tiers, and limits for anonymous clients before that.
+//! * `tonic_per_method`: a limit for each gRPC method.
+//! * `login_protection`: only failures count, and concurrent attempts get no further.
+//! * `llm_budget_http`: an estimate is reserved while a response is sent, and settled after it.
+//! * `policy_and_redis`: two instances share the limits of one policy file, and go on when the store is unreachable.
+//! * `reqwest_client`: a client that slows down before it is denied.
+//! * `reqwest_protected`: a client with an adaptive concurrency limit, a circuit breaker, and retries within a
+//!   budget.
 //! * `test_a_router`: a router behind a layer, tested on a clock that the test moves.
 
 /// Programs of the book that need several crates: each page is a doc test. Pages of one crate are its own doc tests.

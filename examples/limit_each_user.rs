@@ -1,4 +1,4 @@
-//! A limit for each user: tiers given with the call, a block, and a flood that changes nothing.
+//! A limit for each user: tiers at the call, a block, and a flood of new keys that changes nothing.
 
 use std::error::Error;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         served("bob")
     );
 
-    // A tier is compiled once; which one applies may be any function of the key.
+    // A tier is compiled once. Any function of the key may choose it.
     let enterprise = Tier::new(Algorithm::Gcra, Rate::per_second(1_000))?;
     let decision = limiter.key("acme").at(&enterprise)?.check_n(500);
     println!(
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         limiter.check("mallory").wait_or_max()
     );
 
-    // A hundred thousand made-up keys: memory stays as it is, and nobody gets free by them.
+    // A hundred thousand made-up keys: memory doesn't grow, and no client evades its limit by them.
     let flood = (0..100_000)
         .filter(|made_up| limiter.allow(made_up))
         .count();

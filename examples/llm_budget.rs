@@ -1,5 +1,5 @@
-//! Reserve, then settle: a model's answer costs tokens that are known only afterwards. An estimate is
-//! held while the request runs, and what it didn't need comes back.
+//! Reserve, then settle: the tokens of a model's response are known only afterwards. An estimate is reserved while
+//! the request runs, and the unused part is refunded.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use tollgate::{
     stack::CostReservation,
 };
 
-/// What a tenant may spend: a minute's worth at once.
+/// The budget of a tenant: a minute's worth in one burst.
 const A_MINUTE: u64 = 60_000;
 const A_DAY: u64 = 3_000_000;
-/// What a request may cost at most, which is all that is known when it comes.
+/// The most that a request can cost, which is all that is known when it arrives.
 const ESTIMATE: u64 = 4_000;
-/// A request that isn't settled by then has spent its estimate, in seconds.
+/// After this many seconds, a request that isn't settled is charged its estimate.
 const LONGEST: u64 = 60;
-/// Seconds for which two requests come each second.
+/// The seconds for which two requests arrive each second.
 const BUSY: u64 = 600;
-/// The request whose client goes away: nobody says what it has spent.
+/// The request whose client disconnects: its usage isn't reported.
 const DROPPED: u64 = 5;
-/// The request that is called off before it spends anything.
+/// The request that is cancelled before it spends anything.
 const CANCELLED: u64 = 7;
-/// The request that hangs for longer than it may.
+/// The request that runs longer than its reservation.
 const HUNG: u64 = 9;
 
-/// What a request will turn out to cost: about a thousand tokens.
+/// The actual cost of a request: about a thousand tokens.
 const fn cost(number: u64) -> u64 {
     250 + number * 7_919 % 1_501
 }
 
-/// How long it will run, in seconds.
+/// The duration of a request, in seconds.
 const fn run_time(number: u64) -> u64 {
     match number {
         DROPPED | CANCELLED => 2,
@@ -40,13 +40,13 @@ const fn run_time(number: u64) -> u64 {
     }
 }
 
-/// What came of ten busy minutes.
+/// The result of ten busy minutes.
 struct MinuteTotals {
     served: u64,
     refused: u64,
-    /// Tokens that were spent: when the request came, when it was done, and how many.
+    /// Spent tokens: the arrival and the end of each request, and the number.
     spent: Vec<(u64, u64, u64)>,
-    /// What is charged to the day.
+    /// The charge to the daily quota.
     charged: u64,
 }
 
@@ -55,14 +55,14 @@ impl MinuteTotals {
         self.spent.iter().map(|(_, _, tokens)| tokens).sum()
     }
 
-    /// The part of what the limit allows that was put to use, in percent.
+    /// The used part of the limit, in percent.
     fn utilisation(&self) -> u64 {
         let last = self.spent.iter().map(|(_, done, _)| *done).max();
         100 * self.tokens() / max_possible(last.unwrap_or(0).max(BUSY))
     }
 
-    /// The most that was spent in any span of so many seconds, whether tokens are thought to be spent
-    /// when a request comes or when it is done.
+    /// The most tokens that were spent in any span of this many seconds, counted at the arrival or at the end of each
+    /// request.
     fn most_within(&self, seconds: u64) -> u64 {
         let within = |from: u64, when: fn(&(u64, u64, u64)) -> u64| {
             let inside = |spent: &&(u64, u64, u64)| (from..from + seconds).contains(&when(spent));
@@ -75,7 +75,7 @@ impl MinuteTotals {
     }
 }
 
-/// What the limit lets pass in so many seconds.
+/// The most tokens that the limit allows in this many seconds.
 const fn max_possible(seconds: u64) -> u64 {
     A_MINUTE + A_MINUTE * seconds / 60
 }
@@ -104,7 +104,7 @@ impl Budget {
         })
     }
 
-    /// Holds the estimate while a request runs, then settles what it cost.
+    /// Reserves the estimate while a request runs, then settles the actual cost.
     fn with_settlement(&self) -> MinuteTotals {
         let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
         let levels = [
@@ -120,13 +120,13 @@ impl Budget {
             for (number, came, hold) in running.extract_if(.., done) {
                 match number {
                     DROPPED => {
-                        // Charged as it stands.
+                        // The estimate stays charged.
                         drop(hold);
                         spent.push((came, second, ESTIMATE));
                     }
                     CANCELLED => hold.cancel(),
                     HUNG => {
-                        // Too late: all of it has counted as spent since the hold was over.
+                        // Too late: the reservation has expired, so the estimate is already charged.
                         hold.settle(cost(number));
                         spent.push((came, came + LONGEST, ESTIMATE));
                     }
@@ -184,7 +184,7 @@ impl Budget {
     }
 }
 
-/// One request at a time: what a hold takes, and what comes back of it.
+/// One request step by step: what a reservation takes, and what is refunded.
 fn step_by_step() -> Result<(), Box<dyn Error>> {
     let budget = Budget::new()?;
     let acme = budget.minute.key("acme");
@@ -236,7 +236,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(settled.utilisation() >= 85, "{}", settled.utilisation());
     assert!(charged.utilisation() <= 30, "{}", charged.utilisation());
 
-    // In every span of time no more than the limit allows, however long requests run.
+    // No span of time has more than the limit allows, however long requests run.
     println!();
     for seconds in [1, 10, 60, 300] {
         let (most, bound) = (settled.most_within(seconds), max_possible(seconds));
@@ -244,7 +244,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         assert!(most <= bound, "{most} in {seconds} s, above {bound}");
     }
 
-    // The day was charged what was spent, and not what was held.
+    // The daily quota was charged the actual costs, not the estimates.
     println!(
         "the day: {} charged, {} spent",
         settled.charged,

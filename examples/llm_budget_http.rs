@@ -1,5 +1,5 @@
-//! A model's answer costs tokens that are known when it has been sent: an estimate is held while the answer is written, and
-//! what it didn't need comes back when its body has ended.
+//! The tokens of a model's response are known when it has been sent. An estimate is reserved while the response is
+//! written, and the unused part is refunded at the end of the body.
 
 use std::net::SocketAddr;
 
@@ -11,12 +11,12 @@ use tollgate_tower::{RateLimitLayer, Request, Settle, SettlingRatePerKey, UsageR
 
 type BoxError = Box<dyn std::error::Error>;
 
-/// What an answer may cost at most, if the client says nothing of it.
+/// The most that a response can cost, if the client doesn't state it.
 const ESTIMATE: u64 = 4_000;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
-    // 10,000 tokens for each API key: twice the estimate and a bit.
+    // 10,000 tokens for each API key: a bit more than two estimates.
     let limits = SettlingRatePerKey::new(Rate::per_hour(10_000), keys::Header::new("x-api-key"))?;
     let limit = RateLimitLayer::new(limits.named("tokens")).configure(|guard| {
         let estimate = |head: &tollgate_tower::RequestHead| {
@@ -47,12 +47,12 @@ async fn main() -> Result<(), BoxError> {
         answer.text().await?;
         served += 1;
     }
-    // By the estimate alone it would have been two.
+    // By the estimate alone, only two would have passed.
     println!(
         "{served} answers of 1,000 tokens each, of a budget of 10,000 and an estimate of {ESTIMATE}"
     );
     assert_eq!(served, 7);
-    // Somebody who announces more than there can ever be is told that it will never pass.
+    // A request that declares more than the whole limit can never pass, and its response says so.
     let request = client
         .post(&url)
         .header("x-api-key", "bob")
@@ -63,7 +63,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// What the model used is told as it is used.
+/// Reports the model's usage as it grows.
 async fn complete(Extension(usage): Extension<UsageReporter>) -> String {
     let mut story = String::new();
     for word in ["once ", "upon ", "a ", "time"] {

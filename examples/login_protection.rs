@@ -1,5 +1,5 @@
-//! Logins: only failures count (answers from 400 on, which on this route are wrong passwords), and many tried at once get no
-//! further than one after the other.
+//! Logins: only failures count (responses from 400 on, which on this route are wrong passwords). Concurrent attempts
+//! get no further than sequential ones.
 
 use std::net::SocketAddr;
 
@@ -21,11 +21,11 @@ async fn main() -> Result<(), BoxError> {
         async { Ok::<u16, BoxError>(request.send().await?.status().as_u16()) }
     };
 
-    // Somebody who knows it may log in as often as they want.
+    // With the right password, a client may log in as often as it wants.
     for _ in 0..10 {
         assert_eq!(login("secret").await?, 200);
     }
-    // 50 guesses at once: each holds its place until it is answered, so no more than five are looked at.
+    // 50 concurrent guesses: each reserves a token until its response, so no more than five are checked.
     let guesses: Vec<_> = (0..50)
         .map(|_| tokio::spawn(try_password(client.clone(), url.clone())))
         .collect();
@@ -39,12 +39,12 @@ async fn main() -> Result<(), BoxError> {
     }
     println!("50 wrong passwords at once: {looked_at} were looked at, {refused} refused");
     assert_eq!((looked_at, refused), (5, 45));
-    // And now not even the right one helps, until time has passed.
+    // Now even the right password is denied, until time has passed.
     assert_eq!(login("secret").await?, 429);
     Ok(())
 }
 
-/// A service that takes one password.
+/// A service that accepts one password.
 async fn serve() -> Result<String, BoxError> {
     let login = |password: String| async move {
         match password.as_str() {
@@ -53,7 +53,7 @@ async fn serve() -> Result<String, BoxError> {
         }
     };
     let limit = RateLimitLayer::limit_failures(Rate::per_hour(5), keys::ClientAddress::new());
-    // On this route alone: elsewhere a 404 would count as well.
+    // On this route alone: elsewhere, a 404 would count as well.
     let app = Router::new().route("/login", post(login).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/login", listener.local_addr()?);

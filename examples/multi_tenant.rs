@@ -1,5 +1,5 @@
-//! One request meets many limits: its user, address and tenant, the tenant's day, its route, the whole
-//! service, and a slot to run in. It passes all of them or charges none.
+//! One request against many limits: its user, address and tenant, the tenant's daily quota, its route, the whole
+//! service, and a concurrency limit. It passes all of them, or is charged to none.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -69,7 +69,7 @@ impl Service {
         })
     }
 
-    /// Serves a request at once, or says which limit refused it and in what words.
+    /// Serves a request immediately, or returns the limit that denied it and the message.
     fn serve(&self, request: &Request) -> Result<(), (String, String)> {
         let day = self.days.key(&request.tenant);
         let mut levels = vec![
@@ -85,7 +85,7 @@ impl Service {
         levels.push(Limit::new("slots", &self.slots));
         match self.stack.check(&levels) {
             CompositeDecision::Allowed(passed) => {
-                // The request would run here, in its slot.
+                // The request would run here, with its permit.
                 passed.permits.success();
                 Ok(())
             }
@@ -95,7 +95,7 @@ impl Service {
         }
     }
 
-    /// Sends requests all at one moment, with every limit full again, and prints who refused how many.
+    /// Sends requests at one instant, with every limit full again, and prints the denials of each limit.
     fn traffic(&self, what: &str, requests: impl Iterator<Item = Request>) -> OutcomeCounts {
         self.clock.advance(Duration::from_secs(10));
         let mut tally = OutcomeCounts::default();
@@ -121,7 +121,7 @@ impl Service {
 struct OutcomeCounts {
     passed: u32,
     refused: BTreeMap<String, u32>,
-    /// The latest refusal.
+    /// The latest denial.
     text: String,
 }
 
@@ -140,7 +140,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let flood = (0..100).map(|_| request(1, 1, 1, "/search"));
     let user = service.traffic("one user, 100 requests", flood);
     assert_eq!((user.passed, user.count_by("user")), (10, 90));
-    // The 90 were charged nowhere: neither to the address and tenant, nor to what all share.
+    // The 90 denied requests were charged to no limit: neither to the address and tenant, nor to the shared ones.
     assert_eq!(service.addresses.key("10.0.0.1").peek().remaining, 40);
     assert_eq!(service.tenants.key("tenant-1").peek().remaining, 90);
     assert_eq!(service.days.peek("tenant-1").remaining, 99_990);

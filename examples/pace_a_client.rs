@@ -1,4 +1,4 @@
-//! Wait politely: a client that sends at most 100 a second, and gives up when it would take long.
+//! A client that sends at most 100 a second, and gives up when the wait would be too long.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn main() -> Result<(), RateDenied> {
     }
     println!("30 requests sent, {waited:.0?} spent waiting");
 
-    // Ten more at once would take 100 ms: with 20 ms of patience that fails right away.
+    // Ten more would wait 100 ms: with a timeout of 20 ms this fails immediately.
     match limiter
         .acquire_n(10)
         .timeout(Duration::from_millis(20))

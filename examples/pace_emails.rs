@@ -1,5 +1,5 @@
-//! E-mail pacing: a relay takes one mail a second and dislikes bursts. A campaign of 60 is a stream, paced; a password
-//! reset in between waits its turn among them, and gives up if that is too far away.
+//! E-mail pacing: a relay takes one mail a second and dislikes bursts. A campaign of 60 mails is a paced stream. A
+//! password reset in between waits in the same queue, with a deadline.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

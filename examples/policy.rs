@@ -1,5 +1,4 @@
-//! A policy text decides requests: what a rule refuses, what is exempt, what a tier allows, and a policy that is
-//! changed while requests go on.
+//! A policy text decides requests: denials, exemptions, tiers, and a reload while requests go on.
 
 use std::error::Error;
 use std::time::Duration;
@@ -24,7 +23,7 @@ exempt: [{path: /healthz}]
 ";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // A service uses `Memory::new()`; here time stands still, so that the numbers are always the same.
+    // A service uses `Memory::new()`; here the clock stands still, so that the numbers are always the same.
     let clock = Manual::new();
     let memory = Memory::builder().clock(clock.clone());
     let checked = Policy::from_text(POLICY, Format::Yaml)?;
@@ -42,26 +41,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         clock.advance(Duration::from_secs(10));
     }
 
-    // What was spent stays spent, and requests under way go on.
+    // Spent tokens stay spent, and requests in flight go on.
     let stricter = POLICY.replace("free: {rate: 3/s}", "free: {rate: 1/s}");
     engine.reload(Policy::from_text(&stricter, Format::Yaml)?.policy)?;
     println!("small GET /api/orders after a reload:");
     show(&engine, &facts("small", "GET", "/api/orders"));
 
-    // A mistake is told with its place and what to do.
+    // An error has its place and its remedy.
     if let Err(rejected) = Policy::from_text("limits: [{name: all, raet: 5/s}]", Format::Yaml) {
         println!("\n{rejected}");
     }
     Ok(())
 }
 
-/// What is known of a request; a service takes it from the request's head.
+/// The facts of a request; a service takes them from the request's head.
 fn facts<'r>(tenant: &'r str, method: &'r str, path: &'r str) -> Facts<'r> {
     let facts = Facts::new().with("tenant", tenant).with("user", "ada");
     facts.with("method", method).with("path", path)
 }
 
-/// Asks five times, and prints each answer.
+/// Sends five requests, and prints each decision.
 fn show(engine: &Engine<Memory<Manual>>, facts: &Facts<'_>) {
     for _ in 0..5 {
         match engine.decide(facts) {

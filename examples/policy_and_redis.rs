@@ -1,6 +1,6 @@
-//! Two instances of a service share the limits of one policy file through Redis, and go on when that is gone.
+//! Two instances of a service share the limits of one policy file through Redis, and go on when it is unreachable.
 //!
-//! `cargo run --example policy_and_redis`; it starts a Redis of its own.
+//! `cargo run --example policy_and_redis` starts its own Redis.
 
 use std::net::SocketAddr;
 
@@ -42,7 +42,7 @@ async fn main() -> Result<(), BoxError> {
     println!("searches on two instances in turn: {statuses:?}");
     assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
 
-    // A store that is gone is no refusal: each rule says what happens then.
+    // An unreachable store is no denial: each rule states what happens then.
     store.kill();
     let status = async |path: &str| {
         let answer = client.get(format!("{}{path}", instances[0])).send().await?;
@@ -51,7 +51,7 @@ async fn main() -> Result<(), BoxError> {
     let (export, other) = (status("/export").await?, status("/").await?);
     println!("without the store: {export} for exports, {other} for most else");
     assert_eq!((export, other), (503, 200));
-    // What was refused for an hour still is.
+    // A client that was denied for an hour still is.
     assert_eq!(status("/search").await?, 429);
     Ok(())
 }

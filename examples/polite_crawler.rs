@@ -1,4 +1,5 @@
-//! A polite crawler: five pages a second, whatever is found, and ten at most in the queue. On tokio's paused time.
+//! A polite crawler: five pages a second, however many links it finds, with at most ten in the queue. On tokio's
+//! paused time.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         last = at;
     }
     assert_eq!(last - began, Duration::from_millis(1_870));
-    // One by one it can't be too many.
+    // Submitted one by one, work can't overflow the queue.
     for link in later {
         let waited = pacer.pace().await?;
         println!("link {link} fetched, {waited:?} waited");

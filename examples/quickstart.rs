@@ -1,4 +1,4 @@
-//! Allow or drop: five requests against a limit of two at once.
+//! Allow or drop: five requests against a limit with a burst of two.
 
 use tollgate::{Limiter, Rate};
 

@@ -1,5 +1,5 @@
-//! File watch: a save touches many files at once, and one build is enough. Never two builds at a time, and at least
-//! one every two seconds while somebody keeps typing. Ten seconds of typing on a clock that is moved by hand.
+//! File watch: a save touches many files, and one build is enough. There are never two builds at a time, and at least
+//! one every two seconds while a user keeps typing. Ten seconds of typing, on a clock that the program moves.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn main() {
             log.lock()
                 .expect("no build panics")
                 .push((time.now(), changed));
-            // A build takes half a second; what changes meanwhile is built after it.
+            // A build takes half a second; changes meanwhile are built after it.
             sleep_until(time.clone(), time.now() + Duration::from_millis(500))
         });
 

@@ -1,4 +1,4 @@
-//! Limits that people ask for, each on a clock that is moved by hand, so that the numbers are always the same.
+//! Common limits, each on a clock that the program moves, so that the numbers are always the same.
 
 use std::time::Duration;
 
@@ -28,12 +28,12 @@ fn payment_client() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A worker that may start 1,000 jobs a minute, all at once if need be.
+/// A worker that may start 1,000 jobs a minute, in one burst if necessary.
 fn worker() -> Result<(), BoxError> {
     let clock = Manual::new();
     let jobs = Limiter::with_clock(Rate::per_minute(1_000), clock.clone());
     assert_eq!((0..2_000).filter(|_| jobs.allow()).count(), 1_000);
-    // It waits for its turn rather than to be refused, and a wait that is too long fails at once.
+    // It waits in the queue instead of being denied, and a wait that is too long fails immediately.
     let wait = jobs.reserve(1)?;
     assert_eq!(wait.delay(), Duration::from_millis(60));
     let patience = Duration::from_millis(50);
@@ -61,8 +61,8 @@ fn user() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A token bucket for each address, in front of a leaky meter to the backend: clients may burst, the backend sees no more
-/// than it takes, and whoever is refused by the second gets back what the first has taken.
+/// A token bucket for each address, in front of a leaky meter to the backend. Clients may burst, and the backend gets
+/// no more than it can take. If the second limit denies a request, the charge to the first is refunded.
 fn bucket_before_a_meter() -> Result<(), BoxError> {
     let clock = Manual::new();
     let bucket = StoredKeyLimiter::<String>::builder(Rate::per_second(10).burst(20), 10_000);
@@ -100,7 +100,7 @@ fn bucket_before_a_meter() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// One `acquire_n(100)` before a fan-out of 100: one wait in place of a hundred, and all of them go together or none.
+/// One `acquire_n(100)` before a fan-out of 100: a single wait, and all of them go together or none.
 fn fan_out() -> Result<(), BoxError> {
     let clock = Manual::new();
     let calls = Limiter::with_clock(Rate::per_second(1_000).burst(100), clock.clone());

@@ -1,4 +1,5 @@
-//! A client of an API that is limited: it slows down before it is refused, and a refusal is repeated when the API wants it.
+//! A client of a rate-limited API: it slows down before it is denied, and retries a denied call when the API allows
+//! it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ type BoxError = Box<dyn std::error::Error>;
 async fn main() -> Result<(), BoxError> {
     let (url, refused) = api().await?;
 
-    // Our own limit is far above what the API allows; what it says counts. No answer stops us for more than a minute.
+    // Our own rate is far above the API's, so the API's advice counts. No response stops us for more than a minute.
     let pacer = HostPacer::builder(Rate::per_second(500))
         .max_wait(Duration::from_secs(30))
         .max_stop(Duration::from_secs(60))
@@ -37,7 +38,7 @@ async fn main() -> Result<(), BoxError> {
     let refused = refused.load(Ordering::Relaxed);
     println!("40 calls were served, {refused} were refused on the way");
 
-    // A call that can't wait says so, and fails at once.
+    // A call that may not wait fails immediately.
     let slow = PaceMiddleware::new(Rate::per_hour(1));
     let client = ClientBuilder::new(reqwest::Client::new())
         .with(slow)
@@ -56,7 +57,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// An API that serves 20 at once and then 40 a second, and tells so; and how often it refused.
+/// An API that serves a burst of 20 and then 40 a second, and reports its limit. Also counts its denials.
 async fn api() -> Result<(String, Arc<AtomicU32>), BoxError> {
     let refused = Arc::new(AtomicU32::new(0));
     let count = {

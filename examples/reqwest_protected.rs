@@ -1,5 +1,5 @@
-//! A client of reqwest that an overloaded or failing API can't hurt: an adaptive concurrency limit, a circuit breaker, and retries
-//! within a budget.
+//! A reqwest client that an overloaded or failing API can't hurt: an adaptive concurrency limit, a circuit breaker,
+//! and retries within a budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,12 +23,12 @@ async fn main() -> Result<(), BoxError> {
     let (url, calls) = api().await?;
     let client = reqwest::Client::new();
 
-    // As many concurrent calls as the API turns out to bear, between 2 and 50.
+    // As many concurrent calls as the API can take, between 2 and 50.
     let bulkhead = AdaptiveController::new(Little::new(Bounds::new(2.0, 50.0)?)).concurrency();
     let backend = CallGuard::new()
         .breaker(Arc::new(CircuitBreaker::new(Thresholds::default())))
         .bulkhead(Arc::new(bulkhead.build()));
-    // At most one retry for ten calls, so that retries don't overload what has just failed.
+    // At most one retry for ten calls, so that retries don't overload an API that has just failed.
     let backoff = Backoff::new().waits(Duration::from_millis(1), Duration::from_millis(10));
     let retry = Retry::new(backoff).budget(Arc::new(RetryBudget::percent(10)));
 
@@ -36,7 +36,7 @@ async fn main() -> Result<(), BoxError> {
         let call = || async { client.get(&url).send().await?.error_for_status() };
         let means = |result: &Result<reqwest::Response, reqwest::Error>| match result {
             Ok(_) => PermitOutcome::Success,
-            // The request was wrong: that says nothing of how the API is.
+            // A bad request is no sign of the API's health.
             Err(error)
                 if error
                     .status()
@@ -52,13 +52,13 @@ async fn main() -> Result<(), BoxError> {
             {
                 RetryAdvice::Retry
             }
-            // What isn't sent because the breaker is open isn't tried again: that is what the breaker is for.
+            // Calls that the open circuit breaker has stopped aren't retried: stopping them is its purpose.
             _ => RetryAdvice::Stop,
         };
         retry.call(|| backend.call(call, means), advise).await
     };
 
-    // One in twenty calls fails, and is repeated.
+    // One in twenty calls fails, and is retried.
     let mut served = 0;
     for _ in 0..100 {
         served += u32::from(fetch().await.is_ok());
@@ -69,7 +69,7 @@ async fn main() -> Result<(), BoxError> {
     );
     assert!(served >= 95, "{served}");
 
-    // The API fails for good: after some calls nothing is sent any more.
+    // The API fails for good: after some calls, nothing is sent any more.
     calls.store(BROKEN, Ordering::Relaxed);
     let mut kept_back = 0;
     for _ in 0..200 {
@@ -87,7 +87,7 @@ async fn main() -> Result<(), BoxError> {
 /// From this number of calls on the API is broken.
 const BROKEN: u32 = 1_000_000;
 
-/// An API of which one call in twenty fails; and how often it was called.
+/// An API of which one call in twenty fails. Also counts its calls.
 async fn api() -> Result<(String, Arc<AtomicU32>), BoxError> {
     let calls = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&calls);

@@ -1,4 +1,4 @@
-//! Reserve: take a slot, look at its delay, then use it or give it back.
+//! Make a reservation, read its delay, then use it or cancel it.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A search box: the first letter is searched at once, the rest when typing pauses, and never more than one request in
-//! half a second. An answer to an older text is not shown.
+//! A search box: the first letter is searched immediately, the rest when typing pauses, and never more than one
+//! request in half a second. A response to an older text isn't shown.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

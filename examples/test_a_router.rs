@@ -1,4 +1,5 @@
-//! Tests a router behind a layer on a clock that the test moves: no request waits, and none depends on how fast the machine is.
+//! Tests a router behind a layer on a clock that the test moves: no test waits, and none depends on the speed of the
+//! machine.
 
 use std::net::SocketAddr;
 use std::time::Duration;

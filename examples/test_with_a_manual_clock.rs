@@ -1,4 +1,4 @@
-//! How to test code that is rate limited: hand it a clock that only moves when the test says so.
+//! How to test rate-limited code: pass it a clock that only the test moves.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A service of tonic in which each client has a limit for each method; who has none left is told so as gRPC does it.
+//! A tonic service in which each client has a limit for each method. A denied client gets a gRPC status with details.
 
 use tokio::net::TcpListener;
 use tollgate::Rate;
@@ -17,7 +17,7 @@ async fn main() -> Result<(), BoxError> {
     let method = keys::from_fn(|head: &RequestHead| Some(head.path().to_owned()));
     let limit = RateLimitLayer::per_key(Rate::per_hour(2), (keys::ClientAddress::new(), method));
 
-    // A service that is there already, for the sake of the example.
+    // An existing service, for the sake of the example.
     let (_reporter, health) = tonic_health::server::health_reporter();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -31,7 +31,7 @@ async fn main() -> Result<(), BoxError> {
         let answer = client.check(HealthCheckRequest::default()).await;
         codes.push(answer.map_or_else(|status| status_text(&status), |_| Code::Ok));
     }
-    // Another method has a limit of its own.
+    // Another method has its own limit.
     let watch = client.watch(HealthCheckRequest::default()).await;
     codes.push(watch.map_or_else(|status| status.code(), |_| Code::Ok));
     println!("{codes:?}");
@@ -40,7 +40,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// What the status of a refused call says.
+/// The fields of a denied call's status.
 fn status_text(status: &Status) -> Code {
     let pushback = status.metadata().get("grpc-retry-pushback-ms");
     let pushback = pushback.and_then(|value| value.to_str().ok());

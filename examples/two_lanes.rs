@@ -1,5 +1,5 @@
-//! 100 a second in two priority lanes: interactive is sure of 60, batch of 40, and each may use what
-//! the other leaves.
+//! 100 a second in two priority lanes: 60 are guaranteed to interactive, 40 to batch, and each lane may use what the
+//! other leaves.
 
 use std::error::Error;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{Lanes, Rate};
 
-/// What passes in each lane within ten seconds, if so many a second are asked for.
+/// The requests that pass in each lane within ten seconds, at these rates.
 fn count_passed(interactive: u64, batch: u64) -> Result<[u64; 2], Box<dyn Error>> {
     let clock = Manual::new();
     let lanes = Lanes::builder(Rate::per_second(100).burst(10))
@@ -17,7 +17,7 @@ fn count_passed(interactive: u64, batch: u64) -> Result<[u64; 2], Box<dyn Error>
         .build()?;
     let mut passed = [0; 2];
     for milli in 0..10_000 {
-        // Batch asks first, and that gains it nothing.
+        // Batch goes first, and gains nothing by it.
         for (lane, asks) in [(1, batch), (0, interactive)] {
             let name = ["interactive", "batch"][lane];
             let lane_of = lanes.lane(name).ok_or("no such lane")?;

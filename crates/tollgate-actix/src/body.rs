@@ -1,4 +1,4 @@
-//! The body of an answer: that of the app, or of a refusal.
+//! The body of a response: that of the app, or of a denial.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,8 +9,8 @@ use pin_project_lite::pin_project;
 use tollgate_http::guard::{BodyPermit, HoldRequest};
 
 pin_project! {
-    /// The body of an answer: that of the app, or of a refusal. What its request holds is given back when it has ended or
-    /// is dropped.
+    /// The body of a response: that of the app, or of a denial. What the request holds is released when the body has
+    /// ended or is dropped.
     #[derive(Debug)]
     pub struct Body<B, H: HoldRequest> {
         #[pin]

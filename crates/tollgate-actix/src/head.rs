@@ -1,4 +1,4 @@
-//! A request of actix-web, as a guard looks at it.
+//! A request of actix-web, as limits read it.
 
 use std::cell::OnceCell;
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use actix_web::http::Version;
 use smallvec::SmallVec;
 use tollgate_http::guard::Request;
 
-/// A request, while a guard looks at it.
+/// A request, while limits read it.
 #[derive(derive_more::Debug)]
 pub struct RequestHead {
     request: ServiceRequest,
-    /// Taken out of the request meanwhile, because there they are lent for a moment only.
+    /// Taken out of the request, where a `RefCell` would lend them only for a moment.
     #[debug(skip)]
     extensions: Extensions,
-    /// Found if somebody asks.
+    /// Computed only if a limit needs it.
     #[debug(skip)]
     route: OnceCell<Option<String>>,
 }
@@ -31,13 +31,13 @@ impl RequestHead {
         }
     }
 
-    /// The request, as it came.
+    /// The request, with its extensions again.
     pub(crate) fn into_request(self) -> ServiceRequest {
         *self.request.extensions_mut() = self.extensions;
         self.request
     }
 
-    /// The request of actix-web. Its extensions are elsewhere for now: [`extension`](Request::extension) finds them.
+    /// The request of actix-web. Its extensions are taken out: use [`extension`](Request::extension) to read them.
     pub const fn request(&self) -> &ServiceRequest {
         &self.request
     }
@@ -53,13 +53,14 @@ impl Request for RequestHead {
     }
 
     fn path(&self) -> &str {
-        // As routes are looked for: without percent signs where none are needed, so that no other spelling gets past a rule.
+        // The path that routes are matched by, with unnecessary percent signs decoded: no other spelling avoids a
+        // rule.
         self.request.match_info().as_str()
     }
 
     fn host(&self) -> Option<&str> {
         let own = self.request.uri().host();
-        // Of several, the one that those who look for one find.
+        // Of several values, the first, as `HeaderMap::get` returns it.
         own.or_else(|| str::from_utf8(self.header_lines("host").next()?).ok())
     }
 
@@ -74,8 +75,8 @@ impl Request for RequestHead {
         lines.into_iter()
     }
 
-    /// actix-web hands all that follows to the handler if a request of HTTP/1 asks for a WebSocket, whatever its length is said to be,
-    /// or is a `CONNECT` without one.
+    /// For a WebSocket upgrade over HTTP/1, and for a `CONNECT` without a length, actix-web passes everything that
+    /// follows to the handler, whatever length is stated.
     fn is_unbounded(&self) -> bool {
         let is_websocket = |line: &[u8]| line.trim_ascii().eq_ignore_ascii_case(b"websocket");
         let has_length = self.request.headers().contains_key("content-length");

@@ -5,15 +5,16 @@
 //! use tollgate::Rate;
 //! use tollgate_actix::RateLimit;
 //!
-//! // Made once, outside of the closure that makes an `App` for each worker: all clones count together.
+//! // Made once, outside the closure that makes an `App` for each worker: all clones share their counters.
 //! let limit = RateLimit::per_client(Rate::per_second(10).burst(20));
 //! let app = App::new().wrap(limit.clone()).route("/", web::get().to(|| async { "hello" }));
 //! # let _ = app;
 //! ```
 //!
-//! * [`RateLimit`] is put around an app, a scope or a resource; all its clones count together.
-//! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
-//! * [`Answers`] says what clients are told, and [`RequestLimiter`] has all else that can be chosen.
+//! * [`RateLimit`] limits the requests to an app, a scope or a resource. All its clones share their counters.
+//! * [`keys`] are the rate-limit keys of requests, and [`client`] states which proxies are trusted.
+//! * [`ResponseFormat`] sets the header fields and the bodies of responses. [`RequestLimiter`] has all other
+//!   settings.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +37,7 @@ pub use tollgate_http::guard::{
 };
 pub use tollgate_http::{DenyReason, HeaderDialect, client};
 
-/// What the front page shows is compiled.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct FrontPage;

@@ -1,4 +1,4 @@
-//! The middleware, before it is put around an app.
+//! The middleware, before it wraps an app.
 
 use std::future::{Ready, ready};
 use std::rc::Rc;
@@ -19,13 +19,13 @@ use crate::body::Body;
 use crate::head::RequestHead;
 use crate::service::RateLimitService;
 
-/// Puts limits around apps. Clones count together.
+/// A middleware that limits the requests to apps. Clones share their counters.
 ///
 /// ```
 /// use tollgate::Rate;
 /// use tollgate_actix::{RateLimit, client::Trust, keys};
 ///
-/// // By the client's address, behind a load balancer of your own:
+/// // By the client address, behind a load balancer of your own:
 /// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
 /// let limit = RateLimit::per_key(Rate::per_minute(100), keys::ClientAddress::new().trust(trust))
 ///     .exempt_probes();
@@ -40,17 +40,18 @@ pub struct RateLimit<L> {
 }
 
 impl RateLimit<RatePerKey<keys::ClientAddress>> {
-    /// Each address that connects has this rate.
+    /// Limits each client address to this rate.
     ///
     /// # Panics
-    /// If the rate can't be kept (its burst takes more than two years): see [`RatePerKey::new`] for an error in place of that.
+    /// If the rate is invalid (its burst takes more than two years to refill). [`RatePerKey::new`] returns an error
+    /// instead.
     pub fn per_client(rate: Rate) -> Self {
         Self::per_key(rate, keys::ClientAddress::new())
     }
 }
 
 impl<K: KeyExtractor<RequestHead>> RateLimit<RatePerKey<K>> {
-    /// Each key has this rate.
+    /// Limits each key to this rate.
     ///
     /// # Panics
     /// As [`per_client`](RateLimit::per_client).
@@ -60,8 +61,10 @@ impl<K: KeyExtractor<RequestHead>> RateLimit<RatePerKey<K>> {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> RateLimit<PolicyLimits<Memory<C, W>>> {
-    /// The rules of a policy decide, and count in this process. For a store say `RateLimit::new(PolicyLimits::new(engine))`, behind
-    /// proxies [`PolicyLimits::address`]. Keep an `Arc` of the engine to [reload](Engine::reload) the policy later.
+    /// Applies the rules of a policy, with counters in this process.
+    ///
+    /// For a store use `RateLimit::new(PolicyLimits::new(engine))`; behind proxies see
+    /// [`PolicyLimits::client_address`]. Keep an `Arc` of the engine to [reload](Engine::reload) the policy later.
     ///
     /// ```
     /// use tollgate_actix::RateLimit;
@@ -81,10 +84,15 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimit<PolicyLimits<Memory<C, W>
 }
 
 impl<K: KeyExtractor<RequestHead>> RateLimit<SettlingRatePerKey<K>> {
-    /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, which are those from 400 on: wrong
-    /// passwords, but also 404 and 500. So put it on the route of the login alone, and if only some statuses are to count, say so
-    /// by [`Counts::By`] on an [`SettlingRatePerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
-    /// Until it is answered each request holds its place, so ten thousand at once get no further than one by one.
+    /// Limits the failures of each key. Only responses that are [failures](CountedResponses::Failures) count:
+    /// statuses from 400 on. Those are wrong passwords, but also 404 and 500, so put this middleware on the login
+    /// route alone.
+    ///
+    /// To count only some statuses, use [`CountedResponses::By`] with a [`SettlingRatePerKey`]. A service that
+    /// responds to a wrong password with 200 or a redirect isn't limited.
+    ///
+    /// Each request reserves its cost until its response, so ten thousand concurrent attempts get no further than
+    /// sequential ones.
     ///
     /// # Panics
     /// As [`per_client`](RateLimit::per_client).
@@ -98,42 +106,42 @@ impl<K: KeyExtractor<RequestHead>> RateLimit<SettlingRatePerKey<K>> {
 }
 
 impl<K: KeyExtractor<RequestHead>> RateLimit<ConcurrencyLimit<K>> {
-    /// So many requests of each key may be under way at once, until the bodies of their answers have ended.
+    /// Limits the concurrent requests of each key. A request counts until the body of its response has ended.
     pub fn concurrency(limit: u32, key: K) -> Self {
         Self::new(ConcurrencyLimit::new(limit, key))
     }
 }
 
 impl<L: RequestLimits<RequestHead>> RateLimit<L> {
-    /// These limits are asked about every request.
+    /// Checks every request by these limits.
     pub fn new(limits: L) -> Self {
         Self::from_limiter(RequestLimiter::new(limits))
     }
 
-    /// This guard is asked about every request.
+    /// Checks every request by this request limiter.
     pub fn from_limiter(guard: RequestLimiter<RequestHead, L>) -> Self {
         Self {
             guard: Arc::new(guard),
         }
     }
 
-    /// How clients are told.
+    /// Sets the format of responses.
     pub fn response_format(self, answers: ResponseFormat) -> Self {
         self.configure(|guard| guard.response_format(answers))
     }
 
-    /// No limit is for requests like this.
+    /// Exempts requests for which `is_exempt` is true from all limits.
     pub fn exempt(self, is_exempt: impl Fn(&RequestHead) -> bool + Send + Sync + 'static) -> Self {
         self.configure(|guard| guard.exempt(is_exempt))
     }
 
-    /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
+    /// Exempts GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
     pub fn exempt_probes(self) -> Self {
         self.configure(RequestLimiter::exempt_probes)
     }
 
-    /// All else that can be chosen of a [`RequestLimiter`]. Clones that were made before, and apps, stay as they are, and count together with
-    /// the new one.
+    /// Changes any setting of the [`RequestLimiter`]. Earlier clones and apps keep their settings, and share their
+    /// counters with the new middleware.
     ///
     /// ```
     /// use tollgate::Rate;

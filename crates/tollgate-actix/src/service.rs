@@ -1,4 +1,5 @@
-//! The service behind limits: requests to the guard, answers back.
+//! The service behind the middleware: it passes requests to the request limiter, and writes its fields into
+//! responses.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use tollgate_http::guard::{
 use crate::body::Body;
 use crate::head::RequestHead;
 
-/// An app, a scope or a resource behind limits.
+/// An app, a scope or a resource behind a [`RateLimit`](crate::RateLimit).
 #[derive(Debug)]
 pub struct RateLimitService<S, L> {
     #[debug(skip)]
@@ -60,6 +61,7 @@ where
                 Ok(ticket) => ticket,
                 Err(refused) => return Ok(denial_response(head, refused)),
             };
+            // The extensions are back in the request from here on, so the app sees them.
             let request = head.into_request();
             attach_usage(&mut ticket, &request);
             write_limit_fields(inner.call(request).await, ticket)
@@ -67,7 +69,7 @@ where
     }
 }
 
-/// Tells the app where to say what it used.
+/// Puts the usage reporter into the extensions of the request, for the app.
 fn attach_usage<H: HoldRequest>(ticket: &mut RequestPermit<H>, request: &ServiceRequest) {
     let Some(usage) = ticket.usage() else { return };
     let mut extensions = request.extensions_mut();
@@ -79,7 +81,7 @@ fn attach_usage<H: HoldRequest>(ticket: &mut RequestPermit<H>, request: &Service
     }
 }
 
-/// The app's answer, with what it says of the limit.
+/// The app's response, with the header fields of the limit.
 fn write_limit_fields<B: MessageBody, H: HoldRequest>(
     result: Result<ServiceResponse<B>, Error>,
     ticket: RequestPermit<H>,
@@ -96,7 +98,7 @@ fn write_limit_fields<B: MessageBody, H: HoldRequest>(
             Ok(response.map_body(|_, body| Body::of_service(body, rest)))
         }
         Err(error) => {
-            // What actix-web makes of it: an answer with this status, which other middleware may still write.
+            // actix-web makes a response with this status of the error, and other middleware may still change it.
             let (fields, _) = ticket.replied(&ActixResponse {
                 status: error.as_response_error().status_code(),
                 headers: &HeaderMap::new(),
@@ -110,7 +112,7 @@ fn write_limit_fields<B: MessageBody, H: HoldRequest>(
     }
 }
 
-/// The answer to a refused request.
+/// The response to a denied request.
 fn denial_response<B: MessageBody, H: HoldRequest>(
     head: RequestHead,
     refused: DeniedResponse,
@@ -121,7 +123,7 @@ fn denial_response<B: MessageBody, H: HoldRequest>(
     head.into_request().into_response(response)
 }
 
-/// The head of an answer.
+/// The head of a response.
 struct ActixResponse<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
@@ -142,14 +144,14 @@ impl ResponseHead for ActixResponse<'_> {
     }
 }
 
-/// Writes the fields by one of the ways below.
+/// Writes the fields with `put`, which is [`add`] or [`replace`].
 fn write(
     fields: HeaderFields,
     headers: &mut HeaderMap,
     put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
 ) {
     fields.for_each_owned(|name, value| {
-        // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
+        // Our own values are printable. A handler may have added a value that isn't: it is skipped.
         let written = (
             HeaderName::try_from(name),
             HeaderValue::from_maybe_shared(value),
@@ -165,22 +167,22 @@ fn write(
     });
 }
 
-/// In an answer of the app, what a limit inside has told stays: that one knows better why it refused. Lists of limits
-/// (draft 8, whose items begin with a quote) grow by ours.
+/// For a response of the app: fields of an inner limit stay, as that limit knows better why it denied the request.
+/// Lists of limits (draft 8, whose items begin with a quote) are extended.
 fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     let is_list = |value: &HeaderValue| value.as_bytes().starts_with(b"\"");
     match headers.get(&name) {
-        Some(told) if !(is_list(told) && is_list(&value)) => {}
+        Some(own) if !(is_list(own) && is_list(&value)) => {}
         _ => headers.append(name, value),
     }
 }
 
-/// In a refusal the last counts.
+/// For a denial: the last value counts.
 fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     headers.insert(name, value);
 }
 
-/// An error of the app, which says what is left when it becomes an answer.
+/// An error of the app. Its response gets the header fields of the limit.
 #[derive(Debug, Display)]
 #[debug("{error:?}")]
 #[display("{error}")]

@@ -1,10 +1,12 @@
-//! Whose request it is: the address of the client, whoever stands in between.
+//! Client addresses behind proxies.
 //!
-//! The address that a connection comes from can't be forged; what header fields say can, by anybody. So by default
-//! ([`Trust::none`]) the connection's address counts and no field is read. Behind proxies of your own say which those
-//! are, by their [addresses](Trust::proxies) or by their [number](Trust::hops), and the field that the last of them
-//! writes is walked from the right: each proxy vouches for what it wrote, which is the address it was asked from.
-//! What stands left of the first address that isn't a proxy's was written by the client and is never looked at.
+//! Nobody can forge the address of a connection, but anybody can forge a header field. So by default
+//! ([`Trust::none`]) the client address is the address of the connection, and no field is read.
+//!
+//! Behind proxies of your own, state their [addresses](Trust::proxies) or their [number](Trust::proxy_count). The
+//! field of the last proxy is then read from the right: each proxy vouches for the address that it appended, which is
+//! the address that connected to it. The walk ends at the first address that isn't a proxy's. A client can write
+//! anything to the left of it, so the rest is never read.
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
@@ -17,10 +19,10 @@ mod network;
 use hops::{QuoteHandling, ReverseList, parameter};
 pub use network::{Network, NetworkError};
 
-/// More hops than this are no way that a request goes: whoever is so far off isn't looked for.
+/// The most hops that are read. A longer list isn't a path that a request really takes.
 const MAX_HOPS: usize = 128;
 
-/// Which proxies are believed, and which field.
+/// Which proxies are trusted, and which field they write.
 ///
 /// ```
 /// use tollgate_http::client::{Trust, ForwardedBy};
@@ -46,11 +48,11 @@ pub struct Trust {
 enum TrustedProxies {
     Nobody,
     Proxies(Box<[Network]>),
-    /// The peer is the first of them.
+    /// A number of proxies; the peer is the first of them.
     Hops(NonZeroUsize),
 }
 
-/// The field that proxies tell the client by. Only one is read: two that disagree would let the client choose.
+/// The field in which proxies report the client address. Only one is read: if two disagreed, the client could choose.
 #[derive(Clone, Debug, Default, Display, PartialEq, Eq)]
 #[display("{}", self.name())]
 #[non_exhaustive]
@@ -60,32 +62,33 @@ pub enum ForwardedField {
     XForwardedFor,
     /// `Forwarded: for=client, for=proxy` (RFC 7239).
     Forwarded,
-    /// A field with one address, as `CF-Connecting-IP` or `X-Real-IP`. The proxy has to replace what a client sends; if
-    /// there are two of it, it didn't, and none is believed.
+    /// A field with one address, such as `CF-Connecting-IP` or `X-Real-IP`. The proxy has to replace the field that a
+    /// client sends. If a request has two of them, the proxy didn't replace it, and neither is trusted.
     Single(Box<str>),
 }
 
-/// Whose request it is.
+/// The client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Client {
-    /// The address, IPv4 if it is that inside of IPv6. None if the connection has none (a UNIX socket) and nobody who is
-    /// believed told one.
+    /// The client address; an IPv4 address in IPv6 form becomes IPv4. None if the connection has no address (a UNIX
+    /// socket) and no trusted proxy reported one.
     pub address: Option<IpAddr>,
-    /// What came of the field.
+    /// How the forwarding field was used.
     pub forwarded_by: ForwardedBy,
 }
 
-/// What came of the field that tells clients.
+/// How the forwarding field of a request was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardedBy {
-    /// There is none, or none is read.
+    /// There is no such field, or none is read.
     Nothing,
-    /// Proxies that are believed told the client.
+    /// The field was written by trusted proxies, and names the client.
     Trusted,
-    /// Somebody told one who isn't believed. If that is a proxy of yours, all of its clients are one.
+    /// The peer sent the field but isn't trusted. If the peer is a proxy of yours, all its clients share one key:
+    /// trust it.
     Untrusted,
-    /// It can't be read to the client: the last proxy that could be told apart counts.
+    /// The field can't be read as far as the client. The last proxy that could be read counts as the client.
     Unreadable,
 }
 
@@ -101,18 +104,20 @@ impl Trust {
         Self { whom, field }
     }
 
-    /// No field is believed: the address of the connection counts.
+    /// No field is trusted: the client address is the address of the connection.
     pub const fn none() -> Self {
         Self::of(TrustedProxies::Nobody)
     }
 
-    /// Proxies have these addresses. The client is the first, seen from here, that isn't one of them.
+    /// Trusts proxies with these addresses. The client is the nearest address that isn't one of them.
     pub fn proxies(networks: impl IntoIterator<Item = Network>) -> Self {
         Self::of(TrustedProxies::Proxies(networks.into_iter().collect()))
     }
 
-    /// There are so many proxies before this service, whatever their addresses; the one that connects is the first.
-    /// Whoever can connect past them can tell any address, so let nobody.
+    /// Trusts a fixed number of proxies before this service, whatever their addresses. The proxy that connects is the
+    /// first.
+    ///
+    /// A client that can connect without passing all of them can forge any address, so prevent that.
     ///
     /// ```
     /// use std::num::NonZero;
@@ -127,12 +132,13 @@ impl Trust {
         Self::of(TrustedProxies::Hops(count))
     }
 
-    /// Proxies tell the client by this field.
+    /// The field in which the proxies report the client address.
     ///
     /// ```
     /// use tollgate_http::client::{ForwardedField, Trust};
     ///
-    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).with_field(ForwardedField::Single("CF-Connecting-IP".into()));
+    /// let field = ForwardedField::Single("CF-Connecting-IP".into());
+    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).with_field(field);
     /// assert_eq!(trust.field().name(), "cf-connecting-ip");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -147,17 +153,19 @@ impl Trust {
         self
     }
 
-    /// The field whose lines [`client`](Self::client) is given.
+    /// The field whose values [`client`](Self::client) takes.
     pub const fn field(&self) -> &ForwardedField {
         &self.field
     }
 
-    /// Whose request it is that came from here, with these lines of the [field](Self::field) in their order.
+    /// The client of a request: `peer` is the address of the connection, `lines` are the values of the
+    /// [field](Self::field) in their order.
     pub fn client<'h>(
         &self,
         peer: Option<IpAddr>,
         lines: impl DoubleEndedIterator<Item = &'h [u8]>,
     ) -> Client {
+        // From the last value to the first: the nearest proxy appends at the end.
         let mut lines = lines.rev().peekable();
         let peer = peer.map(|address| address.to_canonical());
         if lines.peek().is_none() {
@@ -185,14 +193,14 @@ impl Trust {
         }
     }
 
-    /// Whether what anybody tells is believed.
+    /// Whether any peer is trusted.
     #[inline(always)]
     #[cfg(feature = "guard")]
     pub(crate) const fn believes_some(&self) -> bool {
         !matches!(self.whom, TrustedProxies::Nobody)
     }
 
-    /// Whether what this peer tells is believed.
+    /// Whether the field of this peer is trusted.
     pub(crate) fn believes(&self, peer: Option<IpAddr>) -> bool {
         match &self.whom {
             TrustedProxies::Nobody => false,
@@ -201,7 +209,7 @@ impl Trust {
         }
     }
 
-    /// Goes from the nearest hop to the client; none is one that can't be read.
+    /// Walks from the nearest hop to the client. A hop is none if it can't be read.
     fn walk_hops(
         &self,
         peer: Option<IpAddr>,
@@ -211,12 +219,12 @@ impl Trust {
             TrustedProxies::Hops(count) => count.get(),
             _ => MAX_HOPS,
         };
-        let (mut last, mut seen) = (peer, 0);
+        let (mut last, mut hop_count) = (peer, 0);
         for hop in hops.take(most) {
             let Some(address) = hop else {
                 return Client::of(last, ForwardedBy::Unreadable);
             };
-            (last, seen) = (Some(address), seen + 1);
+            (last, hop_count) = (Some(address), hop_count + 1);
             if let TrustedProxies::Proxies(networks) = &self.whom
                 && !is_in(networks, address)
             {
@@ -224,11 +232,15 @@ impl Trust {
             }
         }
         match self.whom {
-            // Somebody came another way than all are said to.
-            TrustedProxies::Hops(_) if seen < most => Client::of(peer, ForwardedBy::Unreadable),
-            _ if seen == 0 => Client::of(peer, ForwardedBy::Nothing),
-            TrustedProxies::Proxies(_) if seen == most => Client::of(last, ForwardedBy::Unreadable),
-            // A proxy itself asks.
+            // Fewer hops than proxies: the request came by another path, and could forge the field.
+            TrustedProxies::Hops(_) if hop_count < most => {
+                Client::of(peer, ForwardedBy::Unreadable)
+            }
+            _ if hop_count == 0 => Client::of(peer, ForwardedBy::Nothing),
+            TrustedProxies::Proxies(_) if hop_count == most => {
+                Client::of(last, ForwardedBy::Unreadable)
+            }
+            // Every hop is a proxy, so the farthest proxy is itself the client.
             _ => Client::of(last, ForwardedBy::Trusted),
         }
     }
@@ -239,7 +251,7 @@ fn is_in(networks: &[Network], address: IpAddr) -> bool {
 }
 
 impl ForwardedField {
-    /// Its name, in lower case.
+    /// The name of the field, in lower case.
     pub const fn name(&self) -> &str {
         match self {
             Self::XForwardedFor => "x-forwarded-for",
@@ -250,10 +262,10 @@ impl ForwardedField {
 }
 
 impl Client {
-    const fn of(address: Option<IpAddr>, told: ForwardedBy) -> Self {
+    const fn of(address: Option<IpAddr>, forwarded_by: ForwardedBy) -> Self {
         Self {
             address,
-            forwarded_by: told,
+            forwarded_by,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What clients are told of a request that an engine decided.
+//! What a response reports about the decision of an engine.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use tollgate_engine::verdict::{BoundExceeded, Cause, DecisionDetails, DenyReason
 use crate::ShownLimit;
 use crate::fields;
 
-/// So many limits an answer lists at most: a client reads few, and fields have to stay short.
+/// The most limits that a response lists. Clients read few, and header fields have to stay short.
 pub const MAX_LISTED_LIMITS: usize = 8;
 
-/// What a client is told of a request that an engine decided.
+/// What a response reports about a request that an engine decided.
 ///
 /// ```
 /// use tollgate_engine::backend::Memory;
@@ -31,17 +31,18 @@ pub const MAX_LISTED_LIMITS: usize = 8;
 /// ```
 #[derive(Debug)]
 pub struct DecisionAnswer<'a> {
-    /// Whether it passed.
+    /// Whether the request passed.
     pub is_allowed: bool,
-    /// What decided.
+    /// What decided: a rule, a tier, a block, or a failed store.
     pub cause: Cause<'a>,
-    /// What was decided.
+    /// The decision.
     pub decision: Decision,
     findings: &'a DecisionDetails<'a>,
 }
 
 impl<'a> DecisionAnswer<'a> {
-    /// What the findings tell of a request that passed, or didn't.
+    /// Reads the details of a decision. `is_allowed` states whether the request passes, which can differ from the
+    /// decision in shadow mode.
     pub fn of(findings: &'a DecisionDetails<'a>, is_allowed: bool) -> Self {
         Self {
             is_allowed,
@@ -51,12 +52,12 @@ impl<'a> DecisionAnswer<'a> {
         }
     }
 
-    /// The name of what decided; none if nothing that has one did.
+    /// The name of the rule, tier or store failure that decided; none if the cause has no name.
     pub fn rule(&self) -> Option<&'a str> {
         cause_name(self.cause)
     }
 
-    /// The names of the rules in shadow that would have refused the request, in the order of the file.
+    /// The names of the rules in shadow mode that would have denied the request, in the order of the file.
     pub fn shadow_rules(&self) -> impl Iterator<Item = String> + use<'_, 'a> {
         let refusals = self.findings.shadow_denials();
         refusals.filter_map(|refusal| match refusal.cause {
@@ -65,15 +66,18 @@ impl<'a> DecisionAnswer<'a> {
         })
     }
 
-    /// What header fields show of the limit that decided.
+    /// The limit that decided, for header fields.
     pub fn shown(&self) -> Option<ShownLimit<'a>> {
         let kind = self.findings.limit()?.kind();
         Some(shown_limit(self.rule()?, kind, &self.decision))
     }
 
-    /// What header fields show of all limits that the request met, the most urgent first and at most [`MAX_LISTED_LIMITS`]. That takes a
-    /// verdict that [lists](tollgate_engine::Conditions::listing_limits) them; otherwise it is the one that decided. A limit is called
-    /// by its rule, and if a rule has several of them by that and what it is: `api:10/s`, `api:1000/month`, `api:concurrency`.
+    /// All limits that the request was charged to, for header fields: the most urgent first, at most
+    /// [`MAX_LISTED_LIMITS`].
+    ///
+    /// The details have to be of a decision that [lists its limits](tollgate_engine::DecideOptions::listing_limits).
+    /// Otherwise only the limit that decided is shown. A limit has the name of its rule. If a rule has several
+    /// limits, each name states which one it is: `api:10/s`, `api:1000/month`, `api:concurrency`.
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -115,7 +119,7 @@ impl<'a> DecisionAnswer<'a> {
         }
     }
 
-    /// The names of the limits that are listed.
+    /// The names of the listed limits.
     #[cold]
     fn names(&self) -> Vec<Cow<'a, str>> {
         let limits: Vec<_> = self.findings.limits().take(MAX_LISTED_LIMITS).collect();
@@ -134,7 +138,7 @@ impl<'a> DecisionAnswer<'a> {
         limits.iter().map(name).collect()
     }
 
-    /// Why it was denied.
+    /// Why the request was denied.
     pub fn reason(&self) -> DenyReason {
         self.findings.reason().unwrap_or(DenyReason::Rate)
     }
@@ -144,7 +148,7 @@ impl<'a> DecisionAnswer<'a> {
         self.findings.limit().map(Limit::kind)
     }
 
-    /// What the request has more of than is taken: no decision of a limit, either.
+    /// The bound of the engine that the request exceeds, such as its number of facts; none if a limit decided.
     pub fn too_much(&self) -> Option<BoundExceeded<'a>> {
         match self.cause {
             Cause::TooMuch(what) if !self.is_allowed => Some(what),
@@ -152,7 +156,7 @@ impl<'a> DecisionAnswer<'a> {
         }
     }
 
-    /// Why nothing could be decided: another answer than a refusal.
+    /// The store failure for which the request was denied. Such a response says *unavailable*, not *denied*.
     pub fn failure(&self) -> Option<&'a str> {
         match self.cause {
             Cause::StoreFailure(name) if !self.is_allowed => Some(name),
@@ -161,7 +165,7 @@ impl<'a> DecisionAnswer<'a> {
     }
 }
 
-/// The name of what decided; none if nothing that has one did.
+/// The name of the cause; none if it has no name.
 const fn cause_name(cause: Cause<'_>) -> Option<&str> {
     match cause {
         Cause::Rule(name) | Cause::Tier(name) | Cause::StoreFailure(name) => Some(name),
@@ -169,7 +173,7 @@ const fn cause_name(cause: Cause<'_>) -> Option<&str> {
     }
 }
 
-/// What header fields show of a limit that said this.
+/// Shows the decision of a limit of this kind.
 fn shown_limit<'n>(name: &'n str, kind: &LimitKind, decision: &Decision) -> ShownLimit<'n> {
     let shown = ShownLimit::of(name, decision);
     let LimitKind::Rate { rate, algorithm } = kind else {

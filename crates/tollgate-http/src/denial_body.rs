@@ -1,4 +1,4 @@
-//! What a refused client reads: a status, why, and what to do.
+//! What a denied client reads: a status, the reason, and when to retry.
 
 use tollgate_core::DenyReason;
 
@@ -19,7 +19,7 @@ pub const fn http_status_of(reason: DenyReason) -> u16 {
     }
 }
 
-/// The problem type, as registered for RFC 9457; none for what that registry doesn't name.
+/// The problem type, as registered for RFC 9457; `about:blank` for reasons that the registry doesn't name.
 const fn problem_type(reason: DenyReason) -> &'static str {
     match reason {
         DenyReason::Shed | DenyReason::Store => {
@@ -33,7 +33,7 @@ const fn problem_type(reason: DenyReason) -> &'static str {
     }
 }
 
-/// The sentence that a client reads.
+/// The title of a denial, which clients read.
 pub(crate) const fn title_of(reason: DenyReason) -> &'static str {
     match reason {
         DenyReason::Rate => "Too many requests: try again later",
@@ -50,7 +50,7 @@ pub(crate) const fn title_of(reason: DenyReason) -> &'static str {
     }
 }
 
-/// A refusal, as a client is told of it.
+/// A denial, as the body of a response reports it.
 ///
 /// ```
 /// use tollgate_http::{DenyReason, DenialBody, http_status_of};
@@ -66,11 +66,11 @@ pub(crate) const fn title_of(reason: DenyReason) -> &'static str {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenialBody<'a> {
-    /// What refused it.
+    /// Why the request was denied.
     pub reason: DenyReason,
-    /// The name of the limit; empty if none has one.
+    /// The name of the limit; empty if it has no name.
     pub limit: &'a str,
-    /// Seconds until it is worth another try; none if it is of no use.
+    /// Seconds until a retry can pass; none if a retry never passes.
     pub retry_after: Option<u64>,
 }
 
@@ -78,12 +78,12 @@ impl DenialBody<'_> {
     /// The media type of [`problem_json`](Self::problem_json).
     pub const PROBLEM_TYPE: &'static str = "application/problem+json";
 
-    /// Writes it as problem details (RFC 9457).
+    /// Writes the denial as problem details (RFC 9457).
     pub fn problem_json(&self, out: &mut Vec<u8>) {
         self.problem(http_status_of(self.reason), None, out);
     }
 
-    /// The same of a request that lacks its key, with what it wants.
+    /// Writes the denial of a request that lacks its key. `wanted` is the missing part.
     #[cfg(feature = "guard")]
     pub(crate) fn missing_key_json(&self, status: u16, wanted: &str, out: &mut Vec<u8>) {
         self.problem(status, Some(wanted), out);
@@ -110,7 +110,7 @@ impl DenialBody<'_> {
         });
     }
 
-    /// Writes it as two words: `{"code":"RATE_LIMIT","limit_dim":"tenant"}`.
+    /// Writes the denial in two short fields: `{"code":"RATE_LIMIT","limit_dim":"tenant"}`.
     ///
     /// ```
     /// use tollgate_http::{DenyReason, DenialBody};

@@ -1,6 +1,6 @@
-//! Header fields that tell what is left of a limit.
+//! Header fields that report the state of a limit.
 //!
-//! Names are in lower case, as HTTP/2 wants them and HTTP/1 takes them.
+//! Names are in lower case: HTTP/2 requires that, and HTTP/1 ignores case.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::header_dialect::HeaderDialect;
 /// The largest integer of a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// What is shown of one limit.
+/// The state of one limit, as header fields show it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -19,7 +19,9 @@ const LARGEST: u64 = 999_999_999_999_999;
 /// use tollgate_http::ShownLimit;
 ///
 /// let decision = Decision::new(Outcome::Allowed, 10, 8, Duration::ZERO, Duration::from_millis(150));
-/// let shown = ShownLimit::of("searches", &decision).window(Duration::from_secs(1)).more_after(Duration::from_millis(50));
+/// let shown = ShownLimit::of("searches", &decision)
+///     .window(Duration::from_secs(1))
+///     .more_after(Duration::from_millis(50));
 /// assert_eq!(shown.remaining, 8);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,21 +30,21 @@ const LARGEST: u64 = 999_999_999_999_999;
 pub struct ShownLimit<'a> {
     /// The name of the limit.
     pub name: &'a str,
-    /// How many at once: the burst, or the count of a window.
+    /// The most requests at one instant: the burst, or the count of a window.
     pub quota: u64,
-    /// How many may pass now.
+    /// How many requests may pass now.
     pub remaining: u64,
-    /// The time in which the quota comes back, if it is limited by time.
+    /// How long the whole quota takes to come back; none for a concurrency limit.
     pub window: Option<Duration>,
-    /// How long until there is more than now.
+    /// How long until more requests may pass than now.
     pub more_after: Duration,
-    /// How long until all of it is there.
+    /// How long until the whole quota is available.
     pub full_after: Duration,
 }
 
 impl<'a> ShownLimit<'a> {
-    /// What a decision tells. Until [`more_after`](Self::more_after) says otherwise, more comes when a refused
-    /// request may be repeated, or else when all of the quota is back.
+    /// Shows a decision. Unless [`more_after`](Self::more_after) sets it, the time until there is more is the retry
+    /// delay of a denial, and otherwise the time until the whole quota is back.
     pub const fn of(name: &'a str, decision: &Decision) -> Self {
         let more_after = match decision.outcome {
             Outcome::Denied => decision.wait_or_max(),
@@ -58,8 +60,8 @@ impl<'a> ShownLimit<'a> {
         }
     }
 
-    /// What a decision of a bucket tells, whose tokens come back one by one: the quota is back after the time that all of
-    /// them take, and more is there when the next one is.
+    /// Shows a decision of a bucket, whose tokens come back one by one. Its window is the time that all tokens take,
+    /// and there is more as soon as the next token is back.
     ///
     /// ```
     /// use std::time::Duration;
@@ -79,35 +81,37 @@ impl<'a> ShownLimit<'a> {
         if decision.outcome != Outcome::Allowed {
             return shown.window(whole);
         }
-        // All but the last token that is missing come back after the first of them does.
+        // `reset_after` ends with the last missing token. Subtracting the time of all tokens after the first leaves
+        // the time of the first.
         let later = limit.saturating_sub(decision.remaining).saturating_sub(1);
         let later = refill_time(rate, later).unwrap_or_default();
         let next = decision.reset_after.saturating_sub(later);
         shown.window(whole).more_after(next)
     }
 
-    /// Whether it is known when there is more. Permits of concurrency limits come back when requests end, which nobody knows.
+    /// Whether the time of the next refill is known. It isn't for concurrency limits: a permit comes back when a
+    /// request ends.
     pub(crate) const fn tells_time(&self) -> bool {
         self.window.is_some() || !self.more_after.is_zero()
     }
 
-    /// The time in which the quota comes back.
+    /// Sets how long the whole quota takes to come back.
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
         self
     }
 
-    /// How long until there is more than now.
+    /// Sets how long until more requests may pass than now.
     pub const fn more_after(mut self, wait: Duration) -> Self {
         self.more_after = wait;
         self
     }
 }
 
-/// The time in which so many tokens come back; none at a rate of all or nothing.
+/// How long these tokens take to come back; none for a rate without a period.
 pub fn refill_time(rate: Rate, tokens: u64) -> Option<Duration> {
     let (period, count) = (rate.period()?.as_nanos(), rate.count().max(1));
-    // Dividing 128 bits takes several times as long, and few have as many.
+    // A 128-bit division takes several times as long, and few values need it.
     let short = u64::try_from(period).ok();
     let short = short.and_then(|period| period.checked_mul(tokens));
     let nanos = match short {
@@ -120,7 +124,7 @@ pub fn refill_time(rate: Rate, tokens: u64) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
-/// Whole seconds, rounded up; as many as a field can say of a time that never comes.
+/// Whole seconds, rounded up. A time that never comes becomes the largest integer of a field.
 pub(crate) const fn whole_seconds(time: Duration) -> u64 {
     let up = time
         .as_secs()
@@ -128,8 +132,8 @@ pub(crate) const fn whole_seconds(time: Duration) -> u64 {
     if up < LARGEST { up } else { LARGEST }
 }
 
-/// What the field `Retry-SettlementTiming` says to a request that was refused: whole seconds, rounded up, at least one. None
-/// if it was allowed, or if it would never pass.
+/// The value of `Retry-After` for a denied request: whole seconds, rounded up, at least one. None if the request was
+/// allowed, or can never pass.
 ///
 /// ```
 /// use std::time::Duration;
@@ -152,8 +156,8 @@ pub const fn retry_after(decision: &Decision) -> Option<u64> {
     }
 }
 
-/// Writes the fields of each dialect; the limit that decided comes first. Dialects that can show one limit only
-/// show that one. Limits that limit nothing aren't shown, and nothing is written if none is left.
+/// Writes the fields of each dialect. The limit that decided comes first, and dialects for one limit show only that
+/// one. Limits without a bound aren't shown; if no other is left, nothing is written.
 ///
 /// `unix_now` is the time in seconds since 1970, for [`HeaderDialect::XRateLimit`].
 ///
@@ -193,12 +197,12 @@ pub fn write(
     lines.flush();
 }
 
-/// Where fields are written, piece by piece: so none has to be put together before it gets to its place.
+/// A target for fields that takes them piece by piece, so no field has to be assembled in a buffer first.
 pub(crate) trait FieldSink {
-    /// A field begins, and the one before is complete.
+    /// Begins a field, which completes the previous one.
     fn field(&mut self, name: &'static str);
 
-    /// Its value goes on.
+    /// Appends to the value of the field.
     fn text(&mut self, text: &str);
 
     #[inline]
@@ -206,7 +210,7 @@ pub(crate) trait FieldSink {
         self.text(itoa::Buffer::new().format(value));
     }
 
-    /// The fields `RateLimit-Policy` and `RateLimit` of one limit, as the eighth draft has them.
+    /// Writes the fields `RateLimit-Policy` and `RateLimit` of one limit, in the form of the eighth draft.
     fn draft8(&mut self, limit: &ShownLimit<'_>) {
         self.field("ratelimit-policy");
         policy_item(self, limit);
@@ -215,7 +219,7 @@ pub(crate) trait FieldSink {
     }
 }
 
-/// Hands on each field when it is complete.
+/// Collects each field, and passes it on when it is complete.
 struct FieldCollector<F> {
     name: &'static str,
     value: String,
@@ -242,7 +246,7 @@ impl<F: FnMut(&'static str, &str)> FieldSink for FieldCollector<F> {
     }
 }
 
-/// [`write`](fn@write), to any place.
+/// [`write`](fn@write), to any [`FieldSink`].
 pub(crate) fn write_to(
     dialects: &[HeaderDialect],
     limits: &[ShownLimit<'_>],
@@ -303,13 +307,13 @@ pub(crate) fn write_to(
     }
 }
 
-/// A field that is a number.
+/// Writes a field whose value is a number.
 fn write_number(out: &mut impl FieldSink, name: &'static str, value: u64) {
     out.field(name);
     out.number(value);
 }
 
-/// Quota, what is left, and seconds until there is more.
+/// Quota, remaining requests, and seconds until there is more.
 fn counts(shown: &ShownLimit<'_>) -> (u64, u64, u64) {
     let number = |value: u64| value.min(LARGEST);
     (
@@ -339,19 +343,19 @@ pub(crate) fn policy_item(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimi
     write_window(out, limit);
 }
 
-/// An item of `RateLimit`.
+/// Writes an item of `RateLimit`.
 pub(crate) fn left_item(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
     left_name(out, limit);
     left_counts(out, limit);
 }
 
-/// What it begins with, whatever is left.
+/// The start of an item of `RateLimit`, which doesn't depend on the remaining quota, so it can be cached.
 pub(crate) fn left_name(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
     write_string(out, limit.name);
     out.text(";r=");
 }
 
-/// The rest of it.
+/// The rest of the item: the remaining quota and the time until there is more.
 pub(crate) fn left_counts(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
     let (_, left, more) = counts(limit);
     out.number(left);
@@ -366,7 +370,7 @@ fn quota_and_window(out: &mut impl FieldSink, limit: &ShownLimit<'_>) {
     write_window(out, limit);
 }
 
-/// A window is at least a second in these fields.
+/// Writes a window, which is at least a second in these fields.
 fn write_window(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
     if let Some(window) = limit.window {
         out.text(";w=");
@@ -374,11 +378,11 @@ fn write_window(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
     }
 }
 
-/// A string of a structured field, which is printable ASCII: what isn't is percent-encoded, and so is the percent
-/// sign, so that two names stay two.
+/// Writes a string of a structured field, which is printable ASCII. All other bytes are percent-encoded; so is the
+/// percent sign itself, so that different names stay different.
 fn write_string(out: &mut (impl FieldSink + ?Sized), name: &str) {
     out.text("\"");
-    // Without an end before the last, so that many are looked at in one step.
+    // `fold` with `&` instead of `all`: without an early exit the compiler can check many bytes in one step.
     if name.bytes().fold(true, |all, byte| all & is_itself(byte)) {
         out.text(name);
     } else {
@@ -391,7 +395,7 @@ const fn is_itself(byte: u8) -> bool {
     matches!(byte, 0x20..=0x7e) & !matches!(byte, b'"' | b'\\' | b'%')
 }
 
-/// One byte of a string that has some which can't be written as they are.
+/// Writes one byte of a string in which some bytes have to be escaped.
 fn write_escaped(out: &mut (impl FieldSink + ?Sized), byte: u8) {
     match byte {
         b'"' => out.text("\\\""),

@@ -1,6 +1,6 @@
-//! What a refused call of gRPC reads: a status, and details that clients act on.
+//! Denials of gRPC calls: a status, and details that clients act on.
 //!
-//! It is all in header fields, without a body ("trailers only"), so that no codec is needed.
+//! Everything is in header fields, without a body ("trailers only"), so no codec is needed.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::denial_body::{DenialBody, title_of};
 use crate::protobuf::{bytes, message, number};
 use tollgate_core::DenyReason;
 
-/// A server asks for patience by it: milliseconds until the next try, or none at all if it is negative.
+/// The field that tells gRPC clients when to retry: in milliseconds, or never if it is negative.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// What `grpc-status` says.
+/// Values of `grpc-status`.
 const RESOURCE_EXHAUSTED: u64 = 8;
 #[cfg(feature = "guard")]
 pub(crate) const INVALID_ARGUMENT: &str = "3";
@@ -24,7 +24,7 @@ pub(crate) const INTERNAL: &str = "13";
 pub(crate) const UNAUTHENTICATED: &str = "16";
 const UNAVAILABLE: u64 = 14;
 
-/// The longest time that `google.protobuf.Duration` can say: ten thousand years.
+/// The longest `google.protobuf.Duration`: ten thousand years.
 const LONGEST: Duration = Duration::from_secs(315_576_000_000);
 
 /// Whether a request is a call of gRPC, by its `content-type`.
@@ -45,8 +45,8 @@ pub fn is_call(content_type: &[u8]) -> bool {
     }
 }
 
-/// The status of an answer. A call of gRPC is answered 200 whatever came of it; if its head says by `grpc-status` that it failed, it is
-/// the status of HTTP that means the same.
+/// The HTTP status that a response means. A gRPC call has the HTTP status 200 even if it failed; if the head of the
+/// response has a `grpc-status`, this is the HTTP status with the same meaning.
 ///
 /// ```
 /// use tollgate_http::grpc;
@@ -68,8 +68,8 @@ pub const fn http_status(status: u16, grpc_status: Option<&[u8]>) -> u16 {
     }
 }
 
-/// Writes the fields of a refusal: `grpc-status`, `grpc-message`, how long to wait, and the details as `RetryInfo` and
-/// `QuotaFailure` of `google.rpc`.
+/// Writes the fields of a denial: `grpc-status`, `grpc-message`, the time to wait, and `RetryInfo` and `QuotaFailure`
+/// of `google.rpc` as details.
 ///
 /// ```
 /// use std::time::Duration;
@@ -104,7 +104,8 @@ pub fn write(
     field("grpc-status-details-bin", &details);
 }
 
-/// Writes the fields of a call that failed by a mistake of the server or of its caller: a status, and what its caller may know.
+/// Writes the fields of a call that failed by a mistake of the server or of its client. `message` is public: the
+/// client reads it.
 #[cfg(feature = "guard")]
 pub(crate) fn write_failure(
     code: &'static str,
@@ -115,12 +116,12 @@ pub(crate) fn write_failure(
     field("grpc-message", message);
 }
 
-/// Rounded up: a client that comes too early is refused again.
+/// Whole milliseconds, rounded up: a client that retries too early is denied again.
 fn millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// `google.rpc.LimitStatus` as protocol buffers.
+/// `google.rpc.Status` as protocol buffers.
 fn status_details(code: u64, refusal: &DenialBody<'_>, wait: Option<Duration>) -> Vec<u8> {
     let mut status = Vec::with_capacity(256);
     number(&mut status, 1, code);
@@ -144,7 +145,7 @@ fn status_details(code: u64, refusal: &DenialBody<'_>, wait: Option<Duration>) -
     status
 }
 
-/// One `google.protobuf.Any`.
+/// Appends one detail, a `google.protobuf.Any`.
 fn write_detail(status: &mut Vec<u8>, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
     let kind = format!("type.googleapis.com/google.rpc.{name}");
     message(status, 3, |any| {

@@ -1,15 +1,17 @@
-//! What stands between requests and a service, whatever the framework: whom a request is counted by, who decides, and how
-//! the client is told. Carriers (`tollgate-tower`, `tollgate-actix`) only carry requests in and answers out.
+//! The server side of rate limiting for any framework: it extracts keys, checks limits, and builds responses. The
+//! adapters (`tollgate-tower`, `tollgate-actix`) only pass requests in and responses out.
 //!
 //! ```text
-//! request ─► exempt, denied, blocked? ─► cost, key ─► limits ─┬─► ticket ─► service ─► fields, body ─► settled
-//!                                                            └─► denial ─► shadow, block, tarpit ─► refusal
+//! request ─► exempt, denied, blocked? ─► cost, key ─► limits ─┬─► permit ─► service ─► fields, body ─► settled
+//!                                                            └─► denial ─► shadow, block, tarpit ─► response
 //! ```
 //!
-//! A carrier asks ([`RequestLimiter::ask`], and [`RequestLimiter::answer`] if that takes time; if the limits have changed meanwhile it asks once
-//! more). A request that passes has a [`RequestPermit`]: with the head
-//! of its answer it becomes [`HeaderFields`] and a [`BodyPermit`], which lives until the body has ended. Of one that doesn't,
-//! [`RequestLimiter::admit`] makes the answer.
+//! An adapter calls [`RequestLimiter::ask`], and [`RequestLimiter::answer`] if the decision takes time. If the limits
+//! have changed meanwhile, it asks once more.
+//!
+//! An allowed request has a [`RequestPermit`]. The head of its response turns the permit into [`HeaderFields`] and a
+//! [`BodyPermit`], which lives until the body has ended. For a denied request, [`RequestLimiter::admit`] builds the
+//! response.
 
 use derive_more::{Display, Error};
 
@@ -48,151 +50,152 @@ pub use ticket::{
     RequestPermit, ResponseHead, Settle, UsageReporter, ending_of,
 };
 
-/// Who decides about requests.
+/// Limits that decide about requests.
 pub trait RequestLimits<R: Request + ?Sized>: Send + Sync + 'static {
-    /// What a request that passed holds until it has ended; by default nothing.
+    /// What an allowed request holds until it has ended; by default nothing.
     type Held: HoldRequest + Default;
 
-    /// What is asked of somebody who takes time to answer: all that is needed of a request.
+    /// A request for a decision that takes time, such as one of a store. It has copies of all that it needs of the
+    /// request.
     type Question: Send + 'static;
 
-    /// What is found about a request at one look, on terms that name no cost. By default nothing.
+    /// The fast path: decides without waiting, for terms without a cost. By default it never decides.
     fn check_fast(&self, request: &R, terms: &Terms<'_>) -> FastCheck<Self::Held, Self::Question> {
         let _ = (request, terms);
         FastCheck::Unclear
     }
 
-    /// What is found about a request, or what has to be asked first.
+    /// Decides, or returns the question for [`answer`](Self::answer) if the decision takes time.
     fn ask(
         &self,
         request: &R,
         terms: &Terms<'_>,
     ) -> AskOutcome<LimitOutcome<Self::Held>, Self::Question>;
 
-    /// What is found about a request, in time.
+    /// Decides about a question, waiting if it has to.
     fn answer(
         &self,
         question: Self::Question,
         terms: &Terms<'_>,
     ) -> impl Future<Output = LimitOutcome<Self::Held>> + Send;
 
-    /// Whether it may take time until it is known what becomes of a request, by waiting or by asking a store. It may change over time.
+    /// Whether a decision may take time, by waiting in a queue or for a store. The result may change over time.
     fn takes_time(&self) -> bool {
         true
     }
 
-    /// Whether all requests are counted as one client's.
+    /// Whether all requests share one counter.
     fn is_global(&self) -> bool {
         false
     }
 }
 
-/// Limits that give back what a request turns out not to have cost, exactly: [`SettlingRatePerKey`], and [`PolicyLimits`] for rules whose
-/// cost is an estimate. A [`RatePerKey`] has no room to keep it in.
+/// Limits that can refund the difference between an estimate and the actual cost: [`SettlingRatePerKey`], and
+/// [`PolicyLimits`] for rules whose cost is an estimate. A [`RatePerKey`] keeps no reservation to settle.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can't give back what a request turns out not to have cost",
+    message = "`{Self}` can't settle the actual cost of a request",
     label = "these limits don't settle costs",
-    note = "use `ExactPerKey::new(rate, key)` in place of `PerKey`, or a policy whose rules have `settle_within`"
+    note = "use `SettlingRatePerKey::new(rate, key)` instead of `RatePerKey`, or a policy whose rules have `settle_within`"
 )]
 pub trait SettleCosts {}
 
-/// On which terms a request is asked about.
+/// The terms on which limits decide about a request.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Terms<'a> {
-    /// What it costs, if somebody said so.
+    /// The cost of the request, if one is set.
     pub cost: Option<u64>,
-    /// How clients are told.
+    /// The format of responses.
     pub answers: &'a ResponseFormat,
-    /// Whether it may be kept until its turn comes. In [shadow](RequestLimiter::shadow) nobody is: who would be, is over the limit.
+    /// Whether the request may wait in a queue. In [shadow mode](RequestLimiter::shadow) none waits: a request that
+    /// would have to is over the limit.
     pub may_wait: bool,
 }
 
 impl Terms<'_> {
-    /// What it costs: one, unless somebody said otherwise.
+    /// The cost of the request; 1 by default.
     #[inline]
     pub fn cost(&self) -> u64 {
         self.cost.unwrap_or(1)
     }
 }
 
-/// Whether denied requests are turned away, or only logged.
+/// Whether denials are enforced, or only logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Enforce,
     Shadow,
 }
 
-/// What came of asking.
+/// A result, or the question that has to be answered first.
 #[derive(Debug)]
 pub enum AskOutcome<A, Q> {
-    /// An answer.
+    /// The result.
     Now(A),
-    /// It takes time: this is to be asked.
+    /// The result takes time: answer this question.
     Later(Q),
 }
 
-/// What limits find at one look.
+/// The result of the fast path.
 #[derive(Debug)]
 pub enum FastCheck<H, Q> {
-    /// It may go on, holds nothing, and its answer says this of the limit.
+    /// The request passes and holds nothing. Its response has these fields.
     Passed(HeaderFields),
-    /// It may not, or not yet: the same as comes of [asking](RequestLimits::ask).
+    /// The request is over the limit, or has to wait. This is what [`ask`](RequestLimits::ask) would return.
     Over(AskOutcome<LimitOutcome<H>, Q>),
-    /// Nothing is known and nothing has happened: it is asked about in full.
+    /// No decision, and nothing was charged: call [`ask`](RequestLimits::ask).
     Unclear,
 }
 
-/// What limits find about a request.
+/// What limits decide about a request.
 #[derive(Debug)]
 pub enum LimitOutcome<H> {
-    /// No limit is for it.
+    /// No limit applies to the request.
     Exempt,
-    /// It may go on.
+    /// The request passes.
     Passed {
-        /// What it holds until it has ended.
+        /// What the request holds until it has ended.
         held: H,
-        /// What its answer says of the limit.
+        /// The header fields of its response.
         fields: HeaderFields,
     },
-    /// It may not.
+    /// The request is denied.
     Denied(Box<Denial>),
-    /// It can't be said, because of a mistake in the service.
+    /// No decision, because of a mistake in the service.
     Failed(ServerMistake),
-    /// It can't be said of what was asked, because the limits have changed since and want to know more: only
-    /// [`answer`](RequestLimits::answer) says so, and holds nothing then. The request is asked about again.
+    /// No decision: the limits have changed since the question was made, and need more facts of the request. Only
+    /// [`answer`](RequestLimits::answer) returns this, and nothing is charged. Ask about the request again.
     Outdated,
 }
 
-/// What becomes of a request.
+/// Whether a request is admitted to the service.
 #[derive(Debug)]
 pub enum Admission<H: HoldRequest> {
-    /// It may go on, with this.
+    /// The request passes, with this permit.
     Passed(RequestPermit<H>),
-    /// It may not: [`RequestLimiter::admit`] makes the answer.
+    /// The request is denied: [`RequestLimiter::admit`] builds the response.
     Refused(Box<Denial>),
-    /// It can't be said, because of a mistake in the service: [`RequestLimiter::admit`] makes the answer.
+    /// No decision, because of a mistake in the service: [`RequestLimiter::admit`] builds the response.
     Failed(ServerMistake),
 }
 
-/// The limits have changed since a request was asked about, and want to know more of it: [ask](RequestLimiter::ask) again.
+/// The limits have changed since a request was asked about, and need more facts of it: [ask](RequestLimiter::ask)
+/// again.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
-#[display(
-    "the limits have changed since the request was asked about, and want to know more of it: ask again"
-)]
+#[display("the limits have changed meanwhile, and need more facts of the request: ask again")]
 pub struct Outdated;
 
-/// Why nothing can be said about a request.
+/// A mistake in the service that prevents a decision.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServerMistake {
-    /// It has no key to be limited by, and the server has to supply that.
+    /// The request has no key, and the server is responsible for it.
     #[display("a request has no key to be limited by: {_0}")]
     NoKey(MissingKey),
 }
 
 impl<H> LimitOutcome<H> {
-    /// It lacks the key of the limit with this name, and its client is to blame.
+    /// The request lacks the key of the limit with this name, and its client is responsible for it.
     #[cold]
     fn missing_key(limit: &str, missing: MissingKey) -> Self {
         Self::Denied(Box::new(Denial::missing_key(limit, missing)))

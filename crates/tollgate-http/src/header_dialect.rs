@@ -1,12 +1,12 @@
-//! The forms in which servers tell clients about their limits, and their names.
+//! The dialects in which servers report their limits to clients, and the names of the dialects.
 
 use std::str::FromStr;
 
 use derive_more::{Display, Error};
 
-/// A form of header fields that tells clients how much is left.
+/// A dialect of the header fields that report a limit and the remaining quota to clients.
 ///
-/// Each has a name, by which it is chosen on command lines and in files:
+/// Each dialect has a name, for command lines and files:
 ///
 /// ```
 /// use tollgate_http::HeaderDialect;
@@ -23,28 +23,28 @@ use derive_more::{Display, Error};
 #[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash)]
 #[display("{}", self.name())]
 pub enum HeaderDialect {
-    /// `RateLimit-Policy: "name";q=100;w=60` and `RateLimit: "name";r=50;t=30`: the IETF's draft since its
-    /// eighth version.
+    /// `RateLimit-Policy: "name";q=100;w=60` and `RateLimit: "name";r=50;t=30`: the IETF draft since its eighth
+    /// version.
     #[default]
     Draft8,
     /// `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60`.
     Draft7,
-    /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-ResetMeaning`, and `RateLimit-Policy` as in draft 7.
+    /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`, and `RateLimit-Policy` as in draft 7.
     Draft6,
-    /// `X-RateLimit-Limit: 100, 100;w=60`, `X-RateLimit-Remaining`, `X-RateLimit-ResetMeaning` in seconds from now:
-    /// as Envoy sends it.
+    /// `X-RateLimit-Limit: 100, 100;w=60`, `X-RateLimit-Remaining`, `X-RateLimit-Reset` in seconds from now, as Envoy
+    /// sends them.
     Draft3,
-    /// `X-RateLimit-Limit`, `-Remaining`, `-ActualCost`, and `-ResetMeaning` in seconds since 1970: as GitHub sends it.
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970, as GitHub sends them.
     XRateLimit,
 }
 
-/// No dialect has this name.
+/// The error for a name that no dialect has.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[display("no dialect {_0:?}: it is one of {}", HeaderDialect::ALL.map(HeaderDialect::name).join(", "))]
 pub struct UnknownDialect(#[error(not(source))] String);
 
 impl HeaderDialect {
-    /// All of them.
+    /// All dialects.
     pub const ALL: [Self; 5] = [
         Self::Draft8,
         Self::Draft7,
@@ -53,7 +53,7 @@ impl HeaderDialect {
         Self::XRateLimit,
     ];
 
-    /// Its name on a command line.
+    /// The name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Draft8 => "draft-8",
@@ -64,8 +64,8 @@ impl HeaderDialect {
         }
     }
 
-    /// The fields that it writes, in lower case: what a browser's script may read if
-    /// `Access-Control-Expose-Headers` names them.
+    /// The fields that the dialect writes, in lower case. A script in a browser can read them only if
+    /// `Access-Control-Expose-Headers` lists them.
     ///
     /// ```
     /// use tollgate_http::HeaderDialect;
@@ -101,7 +101,7 @@ impl FromStr for HeaderDialect {
     type Err = UnknownDialect;
 
     fn from_str(name: &str) -> Result<Self, UnknownDialect> {
-        let found = Self::ALL.into_iter().find(|one| one.name() == name);
-        found.ok_or_else(|| UnknownDialect(name.to_owned()))
+        let dialect = Self::ALL.into_iter().find(|one| one.name() == name);
+        dialect.ok_or_else(|| UnknownDialect(name.to_owned()))
     }
 }

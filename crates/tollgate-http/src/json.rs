@@ -1,13 +1,13 @@
-//! JSON as it is written here: into bytes, without a tree in between.
+//! JSON that is written directly into bytes, without a tree in between.
 
-/// An object whose fields are being written, each with the comma that it needs.
+/// An object that is being written. It adds the commas between fields.
 #[derive(Debug)]
 pub struct Object<'o> {
     out: &'o mut Vec<u8>,
     is_empty: bool,
 }
 
-/// Writes an object, whose fields the function writes.
+/// Writes an object; the function writes its fields.
 ///
 /// ```
 /// use tollgate_http::json;
@@ -29,7 +29,7 @@ pub fn object(out: &mut Vec<u8>, write: impl FnOnce(&mut Object<'_>)) {
     out.push(b'}');
 }
 
-/// Writes an array, each item by the function.
+/// Writes an array; the function writes each item.
 pub fn array<T>(
     out: &mut Vec<u8>,
     items: impl IntoIterator<Item = T>,
@@ -46,7 +46,7 @@ pub fn array<T>(
 }
 
 impl Object<'_> {
-    /// Where the value of a field goes. Its name has nothing to be escaped.
+    /// Begins a field, and returns where its value goes. The name is written as it is, without escapes.
     #[inline]
     pub fn field(&mut self, name: &'static str) -> &mut Vec<u8> {
         self.comma();
@@ -56,7 +56,7 @@ impl Object<'_> {
         self.out
     }
 
-    /// The same of any name.
+    /// Begins a field with any name, which is escaped.
     pub fn member(&mut self, name: &str) -> &mut Vec<u8> {
         self.comma();
         string(self.out, name);
@@ -64,7 +64,7 @@ impl Object<'_> {
         self.out
     }
 
-    /// A field whose value the function writes; null if there is none.
+    /// Writes a field with the function, or with null if there is no value.
     #[inline]
     pub fn nullable<T>(
         &mut self,
@@ -79,7 +79,7 @@ impl Object<'_> {
         }
     }
 
-    /// A field whose value the function writes; no field if there is none.
+    /// Writes a field with the function, or no field if there is no value.
     #[inline]
     pub fn optional<T>(
         &mut self,
@@ -148,7 +148,7 @@ pub fn number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes a time as seconds, with as many decimals as it takes.
+/// Writes a duration in seconds, with as many decimals as it needs.
 ///
 /// ```
 /// use std::time::Duration;

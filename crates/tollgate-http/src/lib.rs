@@ -1,12 +1,12 @@
-//! What HTTP says of a limit, whatever the framework: text and bytes in, text and bytes out.
+//! Rate limits in terms of HTTP, for any framework: text and bytes in, text and bytes out.
 //!
-//! One thing comes in, [whose request it is](client), and three leave here:
-//! * [header fields](fields) in the dialect that clients know ([`HeaderDialect`]),
-//! * `Retry-SettlementTiming` ([`retry_after`]),
-//! * the [body](refusal::DenialBody) of a refusal.
+//! The input is [the client of a request](client). There are three outputs:
+//! * [header fields](fields), in a dialect that clients know ([`HeaderDialect`]),
+//! * `Retry-After` ([`retry_after`]),
+//! * the [body](denial_body::DenialBody) of a denial.
 //!
-//! Two features have what stands around them: `guard`, what all middleware of servers shares, and `outgoing`, what paces the
-//! calls of clients by such fields.
+//! Two features add more: `guard` is the part that all server middleware shares, and `outgoing` paces the calls of
+//! clients by the header fields that servers send.
 //!
 //! ```
 //! use std::time::Duration;
@@ -48,7 +48,7 @@ pub use fields::{ShownLimit, retry_after};
 pub use header_dialect::{HeaderDialect, UnknownDialect};
 pub use tollgate_core::DenyReason;
 
-/// What the front page shows is compiled.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct FrontPage;

@@ -1,10 +1,14 @@
-//! The calls that a program makes: each host is asked at a pace of one's own, and no faster than it says.
+//! Pacing of outgoing calls: each host is called at a rate of yours, and never faster than the host allows.
 //!
-//! A server that limits tells so: `Retry-SettlementTiming` when it refuses, and in most dialects how much is left before it does
-//! ([`ServerAdvice`]). A [`HostPacer`] takes note of it for each host. While a host wants to be left alone its calls wait; when little is left
-//! they are spread over the time until there is more, so that none is refused; after a stop one goes first, and with each that
-//! passes they go a little faster. What a server says can only slow a client down, and for no longer than
-//! [`longest_stop`](HostPacerBuilder::max_stop), whatever it says.
+//! Servers report their limits: `Retry-After` in a denial, and in most dialects the remaining quota before that
+//! ([`ServerAdvice`]). A [`HostPacer`] records this advice for each host:
+//!
+//! * While a host asks for a stop, its calls wait.
+//! * When little quota remains, calls are spread over the time until the quota is back, so that none is denied.
+//! * After a stop, one call goes first. Each call that passes lets the next ones go a little faster.
+//!
+//! Advice can only slow a client down, and for no longer than [`max_stop`](HostPacerBuilder::max_stop), whatever the
+//! server sends.
 //!
 //! ```
 //! use tollgate::Rate;
@@ -14,13 +18,13 @@
 //! # executor.block_on(async {
 //! let pacer = HostPacer::new(Rate::per_second(50).burst(10));
 //! let call = pacer.acquire("api.example.com").await?;
-//! // … send it, and tell what was answered:
+//! // … send the call, and record the response:
 //! let fields = [("retry-after", "2")];
 //! pacer.record_response(&call, 429, |name| {
 //!     let own = fields.iter().filter(move |(own, _)| *own == name);
 //!     own.map(|(_, value)| value.as_bytes())
 //! });
-//! // DecideNow nobody asks this host for two seconds.
+//! // No call to this host passes for two seconds.
 //! # Ok::<(), tollgate_http::outgoing::PaceError>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -54,7 +58,7 @@ use host_state::{Hosts, NextStep, PaceQueue, PacingBounds};
     self.waiting()
 )]
 pub struct HostPacer<C: Clock = Monotonic, W: Clock = Wall> {
-    /// One's own rate.
+    /// The configured rate of each host.
     own: KeyedLimiter<Arc<C>>,
     hosts: Hosts<C>,
     settings: HostPacerBuilder,
@@ -63,7 +67,7 @@ pub struct HostPacer<C: Clock = Monotonic, W: Clock = Wall> {
     wall: W,
 }
 
-/// How long a call may wait, in place of what the pacer says: put it into the extensions of a request.
+/// How long a call may wait, instead of the pacer's own maximum. Put it into the extensions of a request.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,7 +79,7 @@ pub struct HostPacer<C: Clock = Monotonic, W: Clock = Wall> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxWait(pub Duration);
 
-/// A call that may be made now.
+/// The permit for a call that may be made now.
 #[derive(Clone, Debug)]
 pub struct CallPermit {
     host: Box<str>,
@@ -83,10 +87,10 @@ pub struct CallPermit {
 }
 
 impl HostPacer {
-    /// Each host is asked at this rate, and no faster than it wants.
+    /// Calls each host at this rate, and never faster than the host allows.
     ///
     /// # Panics
-    /// If the rate can't be kept: [`builder`](Self::builder) has an error in place of that.
+    /// If the rate is invalid. [`builder`](Self::builder) returns an error instead.
     pub fn new(rate: Rate) -> Self {
         match Self::builder(rate).build() {
             Ok(pacer) => pacer,
@@ -94,43 +98,44 @@ impl HostPacer {
         }
     }
 
-    /// Chooses how long calls wait and how far hosts are believed.
+    /// Configures how long calls wait and how far the advice of hosts is followed.
     pub fn builder(rate: Rate) -> HostPacerBuilder {
         HostPacerBuilder::new(rate)
     }
 }
 
 impl<C: Clock, W: Clock> HostPacer<C, W> {
-    /// Waits until this host may be asked, as long as a call may wait.
+    /// Waits until this host may be called, up to the maximum wait.
     ///
-    /// Dropping the future frees its place. Whoever has a [`CallPermit`] makes it at once, and tells what was
-    /// [`answered`](Self::answered).
+    /// Dropping the future leaves the queue. With the [`CallPermit`], make the call immediately, and report the
+    /// response to [`record_response`](Self::record_response).
     ///
     /// # Errors
-    /// [`PaceError`] at once, if it would take too long or too many wait.
+    /// [`PaceError`], immediately, if the wait would be too long or too many calls wait.
     pub async fn acquire(&self, host: &str) -> Result<CallPermit, PaceError> {
         self.acquire_within(host, self.settings.longest_wait).await
     }
 
-    /// The same with another patience.
+    /// Like [`acquire`](Self::acquire), with another maximum wait.
     ///
     /// # Errors
-    /// As [`pass`](Self::pass).
+    /// As of [`acquire`](Self::acquire).
     pub async fn acquire_within(
         &self,
         host: &str,
         patience: Duration,
     ) -> Result<CallPermit, PaceError> {
-        let mut pass = pin!(self.wait_for_turn(host, patience));
-        let mut seat = None;
+        let mut wait = pin!(self.wait_for_turn(host, patience));
+        let mut waiter_permit = None;
         poll_fn(|context| {
-            let passed = pass.as_mut().poll(context);
-            if passed.is_ready() || seat.is_some() {
-                return passed;
+            let call = wait.as_mut().poll(context);
+            if call.is_ready() || waiter_permit.is_some() {
+                return call;
             }
-            // Only now it is known that it has to wait. If too many do, dropping what waits frees its place.
-            seat = self.waiting.try_acquire();
-            match seat {
+            // Pending on the first poll: the call has to wait, so it needs a waiter permit. Without one, dropping the
+            // inner future leaves the queue.
+            waiter_permit = self.waiting.try_acquire();
+            match waiter_permit {
                 Some(_) => Poll::Pending,
                 None => Poll::Ready(Err(self.too_many_waiters(host))),
             }
@@ -138,7 +143,7 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
         .await
     }
 
-    /// The same, however many wait.
+    /// Waits without a bound on the number of waiters.
     async fn wait_for_turn(&self, host: &str, patience: Duration) -> Result<CallPermit, PaceError> {
         let deadline = self.clock.now() + patience;
         let too_late = |wait| PaceError::WaitTooLong {
@@ -167,7 +172,8 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
                 }
                 Some(NextStep::Free) | None => {}
             }
-            // One's own limit comes last: what was held up before it can't come out of it all at once.
+            // The configured rate comes last. If it came first, calls that wait for the host after it would all be
+            // released in one burst.
             let own = self.own.key(host);
             if let Err(refused) = own.acquire().deadline(deadline).await {
                 return Err(match refused {
@@ -176,9 +182,9 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
                 });
             }
             let began = self.clock.now();
-            let told = self.hosts.get(host).map(|host| host.next(began));
-            if let Some(NextStep::Stopped(_)) = told {
-                // The host had enough while this one waited.
+            let next_step = self.hosts.get(host).map(|host| host.next(began));
+            if let Some(NextStep::Stopped(_)) = next_step {
+                // The host asked for a stop while this call waited.
                 own.refund(1);
                 continue;
             }
@@ -189,29 +195,30 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
         }
     }
 
-    /// Stands in a line, and says whether its turn came: if not, the line is over.
+    /// Waits in the queue of a paced host. `false`: the pacing has expired, so the host's state has to be read again.
     async fn wait_in_queue(
         &self,
-        line: PaceQueue<C>,
+        queue: PaceQueue<C>,
         until: Timestamp,
         deadline: Timestamp,
     ) -> Result<bool, Duration> {
-        let stood = {
-            let mut turn = pin!(line.acquire().deadline(deadline).into_future());
-            let mut over = pin!(sleep_until(&self.clock, until));
+        let acquired = {
+            let mut permit = pin!(queue.acquire().deadline(deadline).into_future());
+            // The pace expires at this time even if no other call notices it, so the wait has to end then.
+            let mut expired = pin!(sleep_until(&self.clock, until));
             poll_fn(|context| {
-                if let Poll::Ready(turn) = turn.as_mut().poll(context) {
-                    return Poll::Ready(Some(turn));
+                if let Poll::Ready(result) = permit.as_mut().poll(context) {
+                    return Poll::Ready(Some(result));
                 }
-                over.as_mut().poll(context).map(|()| None)
+                expired.as_mut().poll(context).map(|()| None)
             })
             .await
         };
-        match stood {
+        match acquired {
             None => Ok(false),
             Some(Ok(_)) => Ok(true),
             Some(Err(_)) if until <= deadline => {
-                // It is too long now, and may be short when what was told is over.
+                // The queue is too long now, but the pacing expires before the deadline.
                 sleep_until(&self.clock, until).await;
                 Ok(false)
             }
@@ -219,8 +226,8 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
         }
     }
 
-    /// Takes note of what a host answered to a call. `lines` gives all lines of a header field, whose name is in lower
-    /// case. Says what was read of it.
+    /// Records the response of a host. `lines` returns all values of a header field, whose name is in lower case.
+    /// Returns the advice that was read.
     pub fn record_response<'a, I: Iterator<Item = &'a [u8]>>(
         &self,
         call: &CallPermit,
@@ -233,7 +240,7 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
         let host = if advice.is_denial || advice.left.is_some() {
             Some(self.hosts.get_or_add(&call.host, now))
         } else {
-            // It told nothing, and if it never did there is nothing to take back.
+            // The response has no advice. A host without a record needs none, as there is nothing to relax.
             self.hosts.get(&call.host)
         };
         if let Some(host) = host {
@@ -242,12 +249,12 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
         advice
     }
 
-    /// How many calls wait now.
+    /// The number of calls that wait now.
     pub fn waiting(&self) -> usize {
         self.waiting.waiting()
     }
 
-    /// How many hosts are remembered for what they told.
+    /// The number of hosts whose advice is remembered.
     pub fn max_hosts(&self) -> usize {
         self.hosts.len()
     }
@@ -261,13 +268,13 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
 }
 
 impl CallPermit {
-    /// Who is asked.
+    /// The host to call.
     pub fn host(&self) -> &str {
         &self.host
     }
 }
 
-/// A stop that may be longer than this may as well be for ever.
+/// The longest stop: a longer one would be no different from a stop for ever.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Builds a [`HostPacer`]; made by [`HostPacer::builder`].
@@ -309,59 +316,59 @@ impl HostPacerBuilder {
         }
     }
 
-    /// How long a call waits at most, for the host and for one's own rate: 30 seconds unless said otherwise. One that
-    /// would take longer fails at once.
+    /// The longest wait of a call, for the host and for the configured rate: 30 seconds by default. A call that would
+    /// wait longer fails immediately.
     pub const fn max_wait(mut self, longest: Duration) -> Self {
         self.longest_wait = longest;
         self
     }
 
-    /// How long a host can stop its calls by one answer, whatever it says: 15 minutes unless said otherwise, from a
-    /// millisecond to a day.
+    /// The longest stop that one response can cause, whatever it says: 15 minutes by default, from a millisecond to a
+    /// day.
     pub fn max_stop(mut self, longest: Duration) -> Self {
         self.bounds.longest_stop = longest.clamp(Duration::from_millis(1), DAY);
         self
     }
 
-    /// Calls are spread over the time that is left once no more than this percentage of a host's quota is: 25 unless said
-    /// otherwise, 0 for never (they stop when nothing is left), 100 for always.
+    /// The percentage of a host's quota at which calls are spread over the remaining time: 25 by default. With 0 they
+    /// are never spread and stop when nothing remains; with 100 they always are.
     pub const fn slow_below(mut self, percent: u8) -> Self {
         self.bounds.slow_below = percent;
         self
     }
 
-    /// How many calls may wait at once, for all hosts together: 4,096 unless said otherwise. A call that needn't wait isn't one of
-    /// them: with 0, calls pass for as long as none would have to wait.
+    /// The most calls that wait at the same time, for all hosts together: 4,096 by default. A call that doesn't have
+    /// to wait isn't counted, so with 0 calls still pass as long as none has to wait.
     pub const fn max_waiters(mut self, most: usize) -> Self {
         self.bounds.max_waiting = most;
         self
     }
 
-    /// How many hosts are sure to have a rate of their own and to be remembered for what they told: 1,024 unless said
-    /// otherwise. Beyond it, those whose word is over soonest are forgotten.
+    /// The number of hosts that are sure to have their own rate and to have their advice remembered: 1,024 by
+    /// default. Beyond it, the hosts whose advice expires first are forgotten.
     pub const fn max_hosts(mut self, most: usize) -> Self {
         self.hosts = most;
         self
     }
 
-    /// What the number in `X-RateLimit-ResetMeaning` means.
+    /// The meaning of the number in `X-RateLimit-Reset`.
     pub const fn reset_meaning(mut self, reset: ResetMeaning) -> Self {
         self.reset = reset;
         self
     }
 
-    /// Builds it on the system's clocks.
+    /// Builds the pacer on the system's clocks.
     ///
     /// # Errors
-    /// A rate that can't be kept.
+    /// If the rate is invalid.
     pub fn build(self) -> Result<HostPacer, LimitError> {
         self.build_on(Monotonic::new(), Wall)
     }
 
-    /// Builds it on other clocks: one to wait by, and one that shows the time since 1970.
+    /// Builds the pacer on other clocks: `clock` for waits, `wall` for the time since 1970.
     ///
     /// # Errors
-    /// A rate that can't be kept.
+    /// If the rate is invalid.
     pub fn build_on<C: Clock, W: Clock>(
         self,
         clock: C,
@@ -383,7 +390,7 @@ impl HostPacerBuilder {
     }
 }
 
-/// A call that isn't made, because it would have to wait for too long.
+/// The error for a call that isn't made, because it would wait too long or too many calls wait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -402,28 +409,28 @@ impl HostPacerBuilder {
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PaceError {
-    /// It would have to wait for longer than it may.
+    /// The call would have to wait longer than its maximum.
     #[display("{host} may be asked in {wait:?}, and a call waits for {patience:?} at most")]
     WaitTooLong {
-        /// Who isn't asked.
+        /// The host that isn't called.
         host: Box<str>,
-        /// How long it would take.
+        /// How long the call would wait.
         wait: Duration,
-        /// How long it may.
+        /// The longest wait of the call.
         patience: Duration,
     },
-    /// As many as may wait do.
+    /// The maximum number of calls wait already.
     #[display("{host} isn't asked: {waiting} calls wait already, as many as may (max_waiting)")]
     QueueFull {
-        /// Who isn't asked.
+        /// The host that isn't called.
         host: Box<str>,
-        /// How many wait.
+        /// The number of waiting calls.
         waiting: usize,
     },
 }
 
 impl PaceError {
-    /// How long the host, or one's own rate, has no place; none if too many wait.
+    /// How long until the host or the configured rate allows the call; none if too many calls wait.
     pub const fn wait(&self) -> Option<Duration> {
         match self {
             Self::WaitTooLong { wait, .. } => Some(*wait),

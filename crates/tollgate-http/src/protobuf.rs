@@ -1,4 +1,4 @@
-//! Protocol buffers as they are written here: into bytes, field by field, as [`json`](crate::json) is.
+//! Protocol buffers that are written directly into bytes, field by field, like [`json`](crate::json).
 //!
 //! ```
 //! use tollgate_http::protobuf;
@@ -11,7 +11,7 @@
 //! assert_eq!(out, [3 << 3 | 2, 8, 1 << 3, 0xac, 2, 2 << 3 | 2, 3, b'a', b'd', b'a']);
 //! ```
 
-/// Writes a number, seven bits a byte.
+/// Writes a number as a varint: seven bits a byte, the lowest first.
 pub fn varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(low_bits(value) | 0x80);
@@ -20,12 +20,12 @@ pub fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(low_bits(value));
 }
 
-/// The last seven bits.
+/// The lowest seven bits.
 const fn low_bits(value: u64) -> u8 {
     (value & 0x7f) as u8
 }
 
-/// Writes a field of a number, unless it is zero: what isn't there reads as zero.
+/// Writes a number field. Zero isn't written, as a missing field reads as zero.
 pub fn number(out: &mut Vec<u8>, field: u32, value: u64) {
     if value != 0 {
         varint(out, u64::from(field) << 3);
@@ -42,10 +42,11 @@ pub fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
     }
 }
 
-/// Writes a field that is a message, which may be empty. Its length is put in front once it is known.
+/// Writes a field that is a message, which may be empty.
 pub fn message(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
     varint(out, u64::from(field) << 3 | 2);
     let at = out.len();
+    // One byte is reserved for the length, which is known only after writing; longer lengths are spliced in.
     out.push(0);
     write(out);
     let length = out.len() - at - 1;

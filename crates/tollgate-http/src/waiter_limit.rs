@@ -1,15 +1,15 @@
-//! A bounded number of places for those who wait.
+//! A bound on the number of waiters.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The places of all who wait. The count guards no other memory, so nothing is ordered by it.
+/// Counts waiters, up to a maximum. The count guards no other memory, so relaxed ordering is enough.
 #[derive(Debug)]
 pub(crate) struct WaiterLimit {
     pub(crate) most: usize,
     taken: AtomicUsize,
 }
 
-/// One place. Dropping it frees the place.
+/// The right to wait. Dropping it lets another waiter in.
 #[derive(Debug)]
 pub(crate) struct WaiterPermit<'a>(&'a AtomicUsize);
 
@@ -19,14 +19,15 @@ impl WaiterLimit {
         Self { most, taken }
     }
 
-    /// A place; none if as many wait as may.
+    /// A permit to wait; none if the maximum number of waiters is reached.
     pub(crate) fn try_acquire(&self) -> Option<WaiterPermit<'_>> {
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
-        let seat = WaiterPermit(&self.taken);
-        (before < self.most).then_some(seat)
+        let permit = WaiterPermit(&self.taken);
+        // Over the maximum, the permit is dropped here, which undoes the increment.
+        (before < self.most).then_some(permit)
     }
 
-    /// How many wait.
+    /// The number of waiters now.
     #[cfg(feature = "outgoing")]
     pub(crate) fn waiting(&self) -> usize {
         self.taken.load(Ordering::Relaxed)

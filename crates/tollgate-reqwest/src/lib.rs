@@ -1,5 +1,5 @@
-//! A middleware of [reqwest](reqwest_middleware) that paces the calls of a program: host by host at a rate of one's own, and no
-//! faster than each host says.
+//! A [reqwest middleware](reqwest_middleware) that paces outgoing calls: each host at a rate of yours, and never
+//! faster than the host allows.
 //!
 //! ```
 //! use reqwest_middleware::ClientBuilder;
@@ -12,9 +12,9 @@
 //! # let _ = client;
 //! ```
 //!
-//! * [`PaceMiddleware`] is the middleware; clones count together.
-//! * [`Pacer`] says how long calls wait and how far hosts are believed.
-//! * [`stalled`] tells a call that wasn't made, because it would have waited for too long, from one that failed.
+//! * [`PaceMiddleware`] is the middleware. Clones share their rates.
+//! * [`HostPacer`] sets how long calls wait and how far the advice of hosts is followed.
+//! * [`pace_error`] tells whether a call failed because it would have waited too long, and wasn't made.
 
 #![forbid(unsafe_code)]
 
@@ -32,11 +32,11 @@ pub use tollgate_http::outgoing::{
 
 /// Paces calls, host by host.
 ///
-/// A call waits until its host may be asked, and what each answer says of the host's limit (`Retry-After`, `RateLimit` and its
-/// relatives) counts for the next. Calls that would wait for too long fail at once; [`MaxWait`] says what that is for one
-/// of them (`request.with_extension(MaxWait(…))`). A call that is dropped frees its place.
+/// A call waits until its host may be called. Each response updates the host's limits (`Retry-After`, `RateLimit` and
+/// its variants) for the next calls. Calls that would wait too long fail immediately; [`MaxWait`] sets the maximum
+/// for one call (`request.with_extension(MaxWait(…))`). A dropped call leaves the queue.
 ///
-/// Answers are handed on as they are, unless [`retries`](Self::retries) says to ask again when one is a refusal.
+/// Responses are returned as they are, unless [`retries`](Self::retries) lets denied calls be repeated.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -44,7 +44,7 @@ pub use tollgate_http::outgoing::{
 /// use tollgate::Rate;
 /// use tollgate_reqwest::{PaceMiddleware, HostPacer};
 ///
-/// let pacer = HostPacer::builder(Rate::per_second(100)).longest_wait(Duration::from_secs(5)).build()?;
+/// let pacer = HostPacer::builder(Rate::per_second(100)).max_wait(Duration::from_secs(5)).build()?;
 /// let pace = PaceMiddleware::with_pacer(Arc::new(pacer)).retries(2);
 /// # let _ = pace;
 /// # Ok::<(), tollgate::LimitError>(())
@@ -57,24 +57,26 @@ pub struct PaceMiddleware<C: Clock = Monotonic, W: Clock = Wall> {
 }
 
 impl PaceMiddleware {
-    /// Each host is asked at this rate, and no faster than it wants.
+    /// Calls each host at this rate, and never faster than the host allows.
     ///
     /// # Panics
-    /// If the rate can't be kept: [`HostPacer::builder`] has an error in place of that.
+    /// If the rate is invalid. [`HostPacer::builder`] returns an error instead.
     pub fn new(rate: Rate) -> Self {
         Self::with_pacer(Arc::new(HostPacer::new(rate)))
     }
 }
 
 impl<C: Clock, W: Clock> PaceMiddleware<C, W> {
-    /// By a pacer that others may share.
+    /// Uses a pacer that others may share.
     pub const fn with_pacer(pacer: Arc<HostPacer<C, W>>) -> Self {
         Self { pacer, retries: 0 }
     }
 
-    /// Calls that a limit refuses are made again, this often at most, when the host wants them: such calls did nothing
-    /// yet, whatever their method. One whose body is a stream isn't, as it can't be sent twice; and one that would wait for too
-    /// long is answered with the refusal.
+    /// Retries denied calls up to this many times, when the host allows it. A denied call has had no effect yet, so
+    /// this is safe for every method.
+    ///
+    /// A call whose body is a stream isn't retried, as it can't be sent twice. If a retry would wait too long, the
+    /// denial is returned.
     #[must_use]
     pub const fn retries(mut self, most: u32) -> Self {
         self.retries = most;
@@ -112,16 +114,16 @@ impl<C: Clock + 'static, W: Clock + 'static> Middleware for PaceMiddleware<C, W>
             (request, retries) = (again, retries - 1);
             call = match pass().await {
                 Ok(call) => call,
-                // What the host said is more than what this one could say.
+                // The host's denial is more useful to the caller than our own error.
                 Err(_) => return Ok(response),
             };
         }
     }
 }
 
-/// Who is asked: host and port.
+/// The host to call, with its port.
 fn host_of(url: &Url) -> String {
-    // Addresses without a host have none to be paced by: they share one.
+    // URLs without a host share one entry.
     let host = url.host_str().unwrap_or_default();
     match url.port_or_known_default() {
         Some(port) => format!("{host}:{port}"),
@@ -144,7 +146,7 @@ pub fn pace_error(error: &Error) -> Option<&PaceError> {
     }
 }
 
-/// What the front page shows is compiled.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct FrontPage;

@@ -1,5 +1,5 @@
-//! The bodies of answers: the service's own type, if that can hold any body, or one around it, which is that of the service or of a
-//! refusal.
+//! Response bodies: the service's own type if it can hold any body, or else a wrapper for the service's body or a
+//! denial's.
 
 use std::mem;
 use std::pin::Pin;
@@ -14,55 +14,55 @@ use tollgate_http::guard::{BodyPermit, HoldRequest, RequestPermit};
 
 use crate::response_head::write_limit_fields;
 
-/// A type of body that any other can be put into, as the boxed ones of frameworks: so a refusal can be of the type that the
-/// service's own answers have, and nothing is put around those.
+/// A body type that can hold any other body, such as the boxed bodies of frameworks. A denial can then have the
+/// service's own body type, so no wrapper is needed.
 ///
-/// That of axum is one (feature `axum`), and that of tonic (feature `tonic`).
+/// axum's body (feature `axum`) and tonic's (feature `tonic`) implement it.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` can't be the body of a refusal",
-    note = "axum's and tonic's own bodies can, with the feature of that name of tollgate-tower",
-    note = "for others, also where a layer inside has changed the body, call `any_body()` on the layer: answers have a body of tollgate's then, around that one"
+    message = "`{Self}` can't be the body of a denial",
+    note = "axum's and tonic's own bodies can, with the feature `axum` or `tonic` of tollgate-tower",
+    note = "for others, and if an inner layer has changed the body, call `wrap_body()` on the layer: responses then have a wrapper around that body"
 )]
 pub trait FromBytesBody: http_body::Body<Data = Bytes> + Sized {
-    /// A body of these bytes.
+    /// A body with these bytes.
     fn of(bytes: Bytes) -> Self;
 
-    /// This body, which keeps what a request holds until it has ended or is dropped.
+    /// This body, which keeps the permit of a request until it has ended or is dropped.
     #[must_use]
     fn holding<H: HoldRequest>(self, rest: BodyPermit<H>) -> Self;
 }
 
-/// Answers have the service's own type of body, which is an [`FromBytesBody`]: nothing is moved or put into a box for a request
-/// that passes and holds nothing.
+/// Keeps the service's body type, which is a [`FromBytesBody`]. For a request that passes and holds nothing, the body
+/// is neither moved nor boxed.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepBody;
 
-/// Answers have a [`MessageBody`] around the service's own, of whatever type that is.
+/// Wraps the service's body, of any type, in a [`HoldingBody`].
 #[derive(Clone, Copy, Debug)]
 pub struct WrapBody;
 
-/// How answers of a service become those of a layer: [`KeepBody`] or [`WrapBody`].
+/// How the body type of a service becomes that of its layer: [`KeepBody`] or [`WrapBody`].
 pub trait BodyMode<O, H: HoldRequest>: sealed::Sealed + 'static {
-    /// What answers have for a body.
+    /// The body type of responses.
     type Body;
 
-    /// A refusal's.
+    /// The body of a denial.
     fn refusal(bytes: Bytes) -> Self::Body;
 
-    /// An answer of which nothing is to be said.
+    /// Converts a response that gets no fields and holds nothing.
     fn plain<E>(polled: PolledResponse<O, E>) -> PolledResponse<Self::Body, E>;
 
-    /// An answer to a request with this ticket, which is taken when it is there.
+    /// Converts the response of a request with this permit, and takes the permit when the response is ready.
     ///
     /// # Panics
-    /// If it was taken before.
+    /// If the permit was taken before.
     fn ticketed<E>(
         polled: PolledResponse<O, E>,
         ticket: &mut Option<RequestPermit<H>>,
     ) -> PolledResponse<Self::Body, E>;
 }
 
-/// What comes of asking a service for its answer.
+/// The result of polling a service's response.
 pub type PolledResponse<B, E> = Poll<Result<Response<B>, E>>;
 
 impl<O: FromBytesBody, H: HoldRequest> BodyMode<O, H> for KeepBody {
@@ -109,7 +109,7 @@ impl<O, H: HoldRequest> BodyMode<O, H> for WrapBody {
         mut polled: PolledResponse<O, E>,
         ticket: &mut Option<RequestPermit<H>>,
     ) -> PolledResponse<Body<O, H>, E> {
-        // Changed where it is, and moved once: an answer is large enough for that to be felt.
+        // Changed in place and moved once: a response is large enough for a second move to be measurable.
         let rest = match &mut polled {
             Poll::Ready(result) => write_limit_fields(result, take_ticket(ticket)),
             Poll::Pending => return Poll::Pending,
@@ -126,7 +126,7 @@ fn take_ticket<H: HoldRequest>(ticket: &mut Option<RequestPermit<H>>) -> Request
     }
 }
 
-/// Lets the body of an answer keep this until it has ended.
+/// Keeps the permit in the body until it has ended.
 fn hold_until_end<O: FromBytesBody, H: HoldRequest>(
     response: &mut Response<O>,
     rest: BodyPermit<H>,
@@ -163,16 +163,16 @@ impl FromBytesBody for tonic::body::Body {
     }
 }
 
-/// The body of an answer behind a [`RateLimitLayer`](crate::RateLimitLayer): that of the service, or of a refusal.
+/// The body of a response behind a [`RateLimitLayer`](crate::RateLimitLayer): that of the service, or of a denial.
 pub type Body<B, H> = HoldingBody<B, BodyPermit<H>>;
 
-/// The body of an answer behind a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer): that of the service, which keeps the permit of its request, or that
-/// of a refusal.
+/// The body of a response behind a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer): that of the service,
+/// which keeps the request's permit, or that of a denial.
 pub type ConcurrencyBody<B, H> = HoldingBody<B, Permit<H>>;
 
 pin_project! {
-    /// The body of an answer: that of the service, or of a refusal. What its request holds is released when the body has
-    /// ended or is dropped.
+    /// The body of a response: that of the service, or of a denial. Its permit is released when the body has ended or
+    /// is dropped.
     #[derive(Debug)]
     pub struct HoldingBody<B, T> {
         #[pin]
@@ -190,14 +190,14 @@ pin_project! {
     }
 }
 
-/// What a body holds, and what it is told of the body.
+/// A permit that a body holds, and that observes the body.
 pub trait ObserveBody {
-    /// So many bytes were sent.
+    /// Reports that bytes of the body were sent.
     fn sent(&mut self, bytes: usize) {
         let _ = bytes;
     }
 
-    /// The body ends with trailers that say this `grpc-status`.
+    /// Reports the `grpc-status` in the trailers.
     fn trailer(&mut self, grpc_status: Option<&[u8]>) {
         let _ = grpc_status;
     }
@@ -230,7 +230,7 @@ impl<B, T> HoldingBody<B, T> {
     }
 }
 
-/// The service's empty one, for layers outside that answer without the service, as those of CORS and timeouts do.
+/// The service's empty body, for outer layers that respond without the service, such as CORS and timeouts.
 impl<B: Default, T> Default for HoldingBody<B, T> {
     fn default() -> Self {
         Self::of_service(B::default(), None)
@@ -250,6 +250,7 @@ impl<B: http_body::Body<Data = Bytes>, T: ObserveBody> http_body::Body for Holdi
             OfProjected::Service { mut body } => {
                 let frame = body.as_mut().poll_frame(context);
                 if let (Some(held), Poll::Ready(frame)) = (this.held.as_mut(), &frame) {
+                    // A server needn't poll again after the last frame, so the permit is released with it.
                     let is_last = record_frame(held, frame.as_ref()) || body.is_end_stream();
                     if is_last {
                         *this.held = None;
@@ -281,7 +282,7 @@ impl<B: http_body::Body<Data = Bytes>, T: ObserveBody> http_body::Body for Holdi
     }
 }
 
-/// Notes what of a body was sent, and says whether it was the last.
+/// Reports a frame to the permit, and returns whether the body has ended.
 fn record_frame<T: ObserveBody, E>(held: &mut T, frame: Option<&Result<Frame<Bytes>, E>>) -> bool {
     let Some(Ok(frame)) = frame else {
         return true;

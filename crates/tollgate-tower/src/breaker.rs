@@ -1,4 +1,4 @@
-//! A layer for clients that stops calling what fails, and tries it again later with a few calls.
+//! A circuit breaker for clients.
 
 use std::sync::Arc;
 
@@ -15,13 +15,19 @@ use crate::client_layer::{
     status_of,
 };
 
-/// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate_adaptive::breaker::Open).
+/// A circuit breaker: while the [`CircuitBreaker`] is open, calls fail immediately with
+/// [`CircuitOpen`](tollgate_adaptive::breaker::CircuitOpen), and the client isn't called.
 ///
-/// An answer of 500 or above, and an error of the client, are failures. 429 says nothing, as the one that is called works and
-/// only wants fewer calls, and so does an error of a layer inside that kept the call back; all other answers are successes. [`classify_status`](Self::classify_status) says otherwise. What counts is the head of the
-/// answer. To make the client ready is part of the call, as it may connect then.
+/// By default the head of a response decides what it counts as, and [`classify_status`](Self::classify_status)
+/// changes that:
 ///
-/// A call that is dropped says nothing, so a layer that times calls out belongs inside of this one.
+/// * 500 and above, and errors of the client, are failures.
+/// * 429 is ignored: the server works, and only wants fewer calls. So is an error of an inner layer that didn't make
+///   the call.
+/// * All other responses are successes.
+///
+/// Making the client ready is part of the call, as it may connect then. A dropped call is ignored, so a timeout layer
+/// has to be inside this layer.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -33,7 +39,7 @@ use crate::client_layer::{
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 /// # executor.block_on(async {
-/// // In place of a client of hyper:
+/// // Instead of a hyper client:
 /// let client = service_fn(|_: Request<()>| async {
 ///     Ok::<_, Infallible>(Response::builder().status(500).body("down").expect("a status"))
 /// });
@@ -57,7 +63,7 @@ pub struct BreakerLayer<C: Clock = Monotonic> {
 }
 
 impl<C: Clock> BreakerLayer<C> {
-    /// By this breaker, which others may share: all that call the same backend should.
+    /// Uses this breaker, which others may share. All clients of one backend should share it.
     pub fn with_breaker(breaker: Arc<CircuitBreaker<C>>) -> Self {
         Self {
             breaker,
@@ -65,7 +71,7 @@ impl<C: Clock> BreakerLayer<C> {
         }
     }
 
-    /// What an answer of a status means.
+    /// Sets what a response with a status counts as.
     #[must_use]
     pub fn classify_status(mut self, means: fn(StatusCode) -> PermitOutcome) -> Self {
         self.ending_of = means;

@@ -1,5 +1,5 @@
-//! What the layers for calls and for load are made of: a service behind a layer, and a call that begins when the service
-//! is ready.
+//! The common parts of the layers for clients and for load: a service behind a layer, and a call that first waits for
+//! the service.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,10 +12,12 @@ use tollgate_http::grpc;
 use tollgate_http::outgoing::PaceError;
 use tower_service::Service;
 
-/// What went wrong: a [`PaceError`](crate::outgoing::PaceError) if the call wasn't made, or else the error of the client.
+/// The error of a call: a [`PaceError`](crate::outgoing::PaceError) or the like if it wasn't made, or else the
+/// client's own error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A service behind the layer `L`, as a [`BreakerLayer`](crate::BreakerLayer). Clones share what the layer shares.
+/// A service behind the layer `L`, such as a [`BreakerLayer`](crate::BreakerLayer). Clones share the state of the
+/// layer.
 #[derive(Clone, derive_more::Debug)]
 pub struct LayeredService<S, L> {
     #[debug(skip)]
@@ -29,17 +31,17 @@ impl<S, L> LayeredService<S, L> {
     }
 }
 
-/// What makes the calls of a client: a [`BreakerLayer`](crate::BreakerLayer), say.
+/// A layer around a client, such as a [`BreakerLayer`](crate::BreakerLayer).
 #[derive(Clone, Debug)]
 pub struct ClientLayer<L>(pub(crate) L);
 
-/// The answer to a call that a layer around a client lets go, keeps back or makes again.
+/// The response to a call behind a client layer.
 pub(crate) type ResponseBoxFuture<O> =
     Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
 
-/// A layer around a client: it lets calls go, keeps them back or makes them again.
+/// What a client layer does with each call: make it, reject it, or repeat it.
 pub trait CallPolicy<S, I, O>: Clone {
-    /// Makes a call, or not. To make the client ready is part of it.
+    /// Makes a call, or not. Making the client ready is part of it.
     fn send(self, client: S, request: Request<I>) -> ResponseBoxFuture<O>;
 }
 
@@ -52,7 +54,7 @@ where
     type Error = BoxError;
     type Future = ResponseBoxFuture<O>;
 
-    /// Always: the client is made ready in the call, and not at all for a call that isn't made.
+    /// Always ready: the call itself makes the client ready, and only if it is made.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
@@ -66,8 +68,8 @@ where
 pin_project! {
     /// Makes a service ready and calls it.
     ///
-    /// Layers that may refuse are always ready themselves: if they waited for the service, callers would queue where nobody counts
-    /// them. So what has to be waited for is part of the call.
+    /// Layers that may deny a call are always ready themselves. If they waited for the service in `poll_ready`,
+    /// callers would queue where no limit counts them.
     pub(crate) struct ReadyCall<S, I>
     where
         S: Service<Request<I>>,
@@ -118,14 +120,15 @@ impl<S: Service<Request<I>>, I> Future for ReadyCall<S, I> {
     }
 }
 
-/// The status that the head of an answer tells, also of a call of gRPC.
+/// The status in the head of a response, also for gRPC calls.
 pub(crate) fn status_of<O>(answer: &Response<O>) -> StatusCode {
     let code = answer.headers().get("grpc-status");
     let status = grpc::http_status(answer.status().as_u16(), code.map(HeaderValue::as_bytes));
     StatusCode::from_u16(status).unwrap_or(answer.status())
 }
 
-/// What an error says of the one that is called. One of the layers inside that keep calls back says nothing, as nothing was sent.
+/// What an error means for the server. Errors of inner layers that didn't make the call mean nothing, as nothing was
+/// sent.
 pub(crate) fn ending_of_error(error: &BoxError) -> PermitOutcome {
     if error.is::<PermitDenied>() || error.is::<CircuitOpen>() || error.is::<PaceError>() {
         PermitOutcome::Ignored

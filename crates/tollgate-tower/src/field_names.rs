@@ -1,10 +1,10 @@
-//! Names of header fields, so that they aren't read anew for each answer.
+//! Names of header fields as constants, so they aren't parsed for each response.
 
 use http::HeaderName;
 
 macro_rules! names {
     ($($text:literal),* $(,)?) => {
-        /// The name of a field that is looked for in requests, or is in many answers.
+        /// The constant of a name that is often read in requests or written in responses.
         #[inline]
         pub(crate) fn known(name: &str) -> Option<HeaderName> {
             Some(match name {

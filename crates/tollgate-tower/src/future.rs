@@ -1,4 +1,4 @@
-//! The answer to a request, on its way.
+//! The response future of a rate-limited service.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use crate::body::BodyMode;
 use crate::response_head::{replace, write};
 
 pin_project! {
-    /// The answer to a request, on its way. Dropping it gives back what the request holds.
+    /// The response to a request. Dropping it refunds and releases what the request holds.
     pub struct ResponseFuture<F, B, E, H: HoldRequest, M> {
         #[pin]
         state: State<F, B, E, H>,
@@ -25,13 +25,13 @@ pin_project! {
 pin_project! {
     #[project = StateProjected]
     pub(crate) enum State<F, B, E, H: HoldRequest> {
-        /// The service answers, and nothing is to be said or held.
+        /// The request passed, holds nothing, and its response gets no fields.
         Plain { #[pin] future: F },
-        /// The service answers.
+        /// The request passed, and has a permit.
         Ticketed { #[pin] future: F, ticket: Option<RequestPermit<H>> },
-        /// It was refused.
+        /// The request was denied.
         Refused { response: Option<Response<B>> },
-        /// Somebody else is asked first.
+        /// The decision takes time.
         Later { future: Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>> },
     }
 }
@@ -72,7 +72,7 @@ where
     F: Future<Output = Result<Response<O>, E>>,
     M: BodyMode<O, H>,
 {
-    /// Apart, so that nothing is made ready for it where there is nothing to be said.
+    /// Not inlined, so that the common case doesn't set up a frame for it.
     #[inline(never)]
     fn poll_slow(
         self: Pin<&mut Self>,
@@ -92,7 +92,7 @@ where
     }
 }
 
-/// The answer to a refused request, whose body this makes of its bytes.
+/// The response to a denied request; `body` converts its bytes.
 pub(crate) fn denial_response<B>(
     refused: DeniedResponse,
     body: impl FnOnce(Bytes) -> B,

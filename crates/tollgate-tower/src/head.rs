@@ -1,4 +1,4 @@
-//! A request of the `http` crate, as a guard looks at it.
+//! A request of the `http` crate, as limits read it.
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,10 @@ use tollgate_http::guard::Request;
 
 use crate::field_names;
 
-/// A request, whatever its body, where it is: nobody takes it apart or moves it to look at it.
+/// A request with any body, by reference: limits read it in place, without taking it apart or moving it.
 ///
-/// The address of the connection is an extension: what axum's `ConnectInfo` tells (feature `axum`), tonic's `TcpConnectInfo`
-/// (feature `tonic`), or a [`SocketAddr`] that somebody else put there.
+/// The address of the connection is an extension: axum's `ConnectInfo` (feature `axum`), tonic's `TcpConnectInfo`
+/// (feature `tonic`), or a [`SocketAddr`] that a server put there.
 ///
 /// ```
 /// use tollgate_tower::{RequestHead, Request as _};
@@ -23,21 +23,21 @@ use crate::field_names;
 /// ```
 pub type RequestHead = dyn AnyRequest;
 
-/// What every [`http::Request`] has, whatever its body: what a [`RequestHead`] is made of.
+/// The parts that every [`http::Request`] has, whatever its body. A [`RequestHead`] is made of it.
 pub trait AnyRequest {
     /// `GET`, `POST` …
     fn method(&self) -> &Method;
 
-    /// What was asked for.
+    /// The target of the request.
     fn uri(&self) -> &Uri;
 
-    /// The version of HTTP that it came by.
+    /// The HTTP version of the request.
     fn version(&self) -> Version;
 
     /// All header fields.
     fn headers(&self) -> &HeaderMap;
 
-    /// What earlier layers found out.
+    /// The extensions that earlier layers have set.
     fn extensions(&self) -> &Extensions;
 }
 
@@ -95,7 +95,7 @@ impl Request for RequestHead {
 
     fn host(&self) -> Option<&str> {
         let own = self.uri().host();
-        // Of several, the one that those who look for one find.
+        // Of several values, the first, as `HeaderMap::get` returns it.
         own.or_else(|| str::from_utf8(self.header_lines("host").next()?).ok())
     }
 

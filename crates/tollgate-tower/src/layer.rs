@@ -1,4 +1,4 @@
-//! The layer, and the service that it makes of another.
+//! The rate-limit layer and its service.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -23,13 +23,13 @@ use crate::body::{BodyMode, KeepBody, WrapBody};
 use crate::future::{ResponseFuture, State, denial_response};
 use crate::head::RequestHead;
 
-/// Puts limits around services. Clones, and all services that it makes, count together.
+/// A layer that limits the requests to services. Its clones, and all services that it wraps, share their counters.
 ///
 /// ```
 /// use tollgate::Rate;
 /// use tollgate_tower::{RateLimitLayer, client::Trust, keys};
 ///
-/// // By the client's address, behind a load balancer of your own:
+/// // By the client address, behind a load balancer of your own:
 /// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
 /// let layer = RateLimitLayer::per_key(Rate::per_minute(100), keys::ClientAddress::new().trust(trust))
 ///     .exempt_probes();
@@ -45,7 +45,7 @@ pub struct RateLimitLayer<L, M = KeepBody> {
     bodies: PhantomData<fn() -> M>,
 }
 
-/// A service behind limits.
+/// A service behind a [`RateLimitLayer`].
 #[derive(Debug)]
 pub struct RateLimit<S, L, M = KeepBody> {
     #[debug(skip)]
@@ -59,17 +59,18 @@ pub struct RateLimit<S, L, M = KeepBody> {
 }
 
 impl RateLimitLayer<RatePerKey<keys::ClientAddress>> {
-    /// Each address that connects has this rate.
+    /// Limits each client address to this rate.
     ///
     /// # Panics
-    /// If the rate can't be kept (its burst takes more than two years): see [`RatePerKey::new`] for an error in place of that.
+    /// If the rate is invalid (its burst takes more than two years to refill). [`RatePerKey::new`] returns an error
+    /// instead.
     pub fn per_client(rate: Rate) -> Self {
         Self::per_key(rate, keys::ClientAddress::new())
     }
 }
 
 impl<K: KeyExtractor<RequestHead>> RateLimitLayer<RatePerKey<K>> {
-    /// Each key has this rate.
+    /// Limits each key to this rate.
     ///
     /// # Panics
     /// As [`per_client`](RateLimitLayer::per_client).
@@ -79,9 +80,10 @@ impl<K: KeyExtractor<RequestHead>> RateLimitLayer<RatePerKey<K>> {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<PolicyLimits<Memory<C, W>>> {
-    /// The rules of a policy decide, and count in this process. For a store say
-    /// `RateLimitLayer::new(PolicyLimits::new(engine))`, behind proxies [`PolicyLimits::address`]. Keep an `Arc` of the engine to
-    /// [reload](Engine::reload) the policy later.
+    /// Applies the rules of a policy, with counters in this process.
+    ///
+    /// For a store use `RateLimitLayer::new(PolicyLimits::new(engine))`; behind proxies see
+    /// [`PolicyLimits::client_address`]. Keep an `Arc` of the engine to [reload](Engine::reload) the policy later.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;
@@ -101,10 +103,15 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<PolicyLimits<Memory<
 }
 
 impl<K: KeyExtractor<RequestHead>> RateLimitLayer<SettlingRatePerKey<K>> {
-    /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, which are those from 400 on: wrong
-    /// passwords, but also 404 and 500. So put it on the route of the login alone, and if only some statuses are to count, say so
-    /// by [`Counts::DividedLimit`] on an [`SettlingRatePerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
-    /// Until it is answered each request holds its place, so ten thousand at once get no further than one by one.
+    /// Limits the failures of each key. Only responses that are [failures](CountedResponses::Failures) count:
+    /// statuses from 400 on. Those are wrong passwords, but also 404 and 500, so put this layer on the login route
+    /// alone.
+    ///
+    /// To count only some statuses, use [`CountedResponses::By`] with a [`SettlingRatePerKey`]. A service that
+    /// responds to a wrong password with 200 or a redirect isn't limited.
+    ///
+    /// Each request reserves its cost until its response, so ten thousand concurrent attempts get no further than
+    /// sequential ones.
     ///
     /// ```
     /// use tollgate::Rate;
@@ -126,12 +133,12 @@ impl<K: KeyExtractor<RequestHead>> RateLimitLayer<SettlingRatePerKey<K>> {
 }
 
 impl<K: KeyExtractor<RequestHead>> RateLimitLayer<ConcurrencyLimit<K>> {
-    /// So many requests of each key may be under way at once, until the bodies of their answers have ended.
+    /// Limits the concurrent requests of each key. A request counts until the body of its response has ended.
     ///
     /// ```
     /// use tollgate_tower::{RateLimitLayer, keys};
     ///
-    /// // 20 for each client, and for the whole service 1,000, above which it says 503:
+    /// // 20 for each client, and 1,000 for the whole service, which responds 503 above that:
     /// let each = RateLimitLayer::concurrency(20, keys::ClientAddress::new());
     /// let all = RateLimitLayer::concurrency(1_000, keys::Global);
     /// # let _ = (each, all);
@@ -142,12 +149,12 @@ impl<K: KeyExtractor<RequestHead>> RateLimitLayer<ConcurrencyLimit<K>> {
 }
 
 impl<L: RequestLimits<RequestHead>> RateLimitLayer<L> {
-    /// These limits are asked about every request.
+    /// Checks every request by these limits.
     pub fn new(limits: L) -> Self {
         Self::from_limiter(RequestLimiter::new(limits))
     }
 
-    /// This guard is asked about every request.
+    /// Checks every request by this request limiter.
     pub fn from_limiter(guard: RequestLimiter<RequestHead, L>) -> Self {
         Self {
             guard: Arc::new(guard),
@@ -155,8 +162,9 @@ impl<L: RequestLimits<RequestHead>> RateLimitLayer<L> {
         }
     }
 
-    /// For services whose answers have another body than those of axum and tonic, which can hold any (an
-    /// [`FromBytesBody`](crate::FromBytesBody)): answers have a [`MessageBody`](crate::MessageBody) then, around the service's own.
+    /// Wraps response bodies, for services whose body type isn't axum's or tonic's (a
+    /// [`FromBytesBody`](crate::FromBytesBody)). The response body is then a [`HoldingBody`](crate::HoldingBody)
+    /// around the service's own.
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -172,7 +180,7 @@ impl<L: RequestLimits<RequestHead>> RateLimitLayer<L> {
     /// });
     /// let limited = RateLimitLayer::per_client(Rate::per_second(10)).wrap_body().layer(hello);
     /// let mut request = http::Request::new(());
-    /// // What axum does by itself: who connects.
+    /// // axum sets the address of the connection by itself.
     /// request.extensions_mut().insert("127.0.0.1:1".parse::<SocketAddr>()?);
     /// let answer = limited.oneshot(request).await?;
     /// assert_eq!(answer.status(), 200);
@@ -188,7 +196,7 @@ impl<L: RequestLimits<RequestHead>> RateLimitLayer<L> {
 }
 
 impl<L: RequestLimits<RequestHead>, M> RateLimitLayer<L, M> {
-    /// How clients are told.
+    /// Sets the format of responses.
     ///
     /// ```
     /// use tollgate::Rate;
@@ -202,18 +210,18 @@ impl<L: RequestLimits<RequestHead>, M> RateLimitLayer<L, M> {
         self.configure(|guard| guard.response_format(answers))
     }
 
-    /// No limit is for requests like this.
+    /// Exempts requests for which `is_exempt` is true from all limits.
     pub fn exempt(self, is_exempt: impl Fn(&RequestHead) -> bool + Send + Sync + 'static) -> Self {
         self.configure(|guard| guard.exempt(is_exempt))
     }
 
-    /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
+    /// Exempts GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
     pub fn exempt_probes(self) -> Self {
         self.configure(RequestLimiter::exempt_probes)
     }
 
-    /// All else that can be chosen of a [`RequestLimiter`]. Clones that were made before, and services, stay as they are, and count together
-    /// with the new one.
+    /// Changes any setting of the [`RequestLimiter`]. Earlier clones and services keep their settings, and share
+    /// their counters with the new layer.
     ///
     /// ```
     /// use std::time::Duration;
@@ -255,7 +263,7 @@ impl<S: Clone, L, M> Clone for RateLimit<S, L, M> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            // Who clones a service that is ready has one that isn't.
+            // Readiness belongs to one instance of the service, so a clone isn't ready.
             is_ready: false,
             guard: Arc::clone(&self.guard),
             bodies: PhantomData,
@@ -275,8 +283,8 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, M::Body, S::Error, L::Held, M>;
 
-    /// Always, if the limits may take their time: the service is made ready in the call then, so that nobody who waits here holds a
-    /// place there.
+    /// Always ready if decisions may take time. The inner service is then made ready in the call, so that a request
+    /// in a queue doesn't hold a permit of the inner service.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         if self.is_ready || self.guard.takes_time() {
             return Poll::Ready(Ok(()));
@@ -292,6 +300,7 @@ where
             Ok(fields) => fields,
             Err(asked) => return self.call_slow(request, asked),
         };
+        // Not ready: `poll_ready` returned early because decisions may take time. So the service is made ready first.
         if !std::mem::take(&mut self.is_ready) {
             let passed = Admission::Passed(RequestPermit::with_fields(fields));
             return self.call_slow(request, AskOutcome::Now(passed));
@@ -348,6 +357,7 @@ impl<S, L: RequestLimits<RequestHead>, M> RateLimit<S, L, M> {
         let (inner, guard) = (self.take_inner(), Arc::clone(&self.guard));
         ResponseFuture::later(async move {
             let mut later = later;
+            // The policy may be replaced while the request waits: then the question lacks facts, so ask again.
             let admission = loop {
                 match guard.answer(later).await {
                     Ok(admission) => break admission,
@@ -365,8 +375,8 @@ impl<S, L: RequestLimits<RequestHead>, M> RateLimit<S, L, M> {
         })
     }
 
-    /// The service for a call that takes its time. If it was made ready before the limits began to take theirs, it is that one: a clone
-    /// could wait for the place that it has.
+    /// The service for a call that takes time. A service that was already made ready is used itself: a clone might
+    /// wait for the very permit that this one holds.
     fn take_inner(&mut self) -> S
     where
         S: Clone,
@@ -380,7 +390,7 @@ impl<S, L: RequestLimits<RequestHead>, M> RateLimit<S, L, M> {
     }
 }
 
-/// Makes a service ready and calls it for a request that passed.
+/// Makes the service ready, and calls it for an allowed request.
 async fn call_when_ready<S, L, M, I, O>(
     mut inner: S,
     guard: Arc<RequestLimiter<RequestHead, L>>,
@@ -394,15 +404,15 @@ where
     I: 'static,
 {
     attach_usage(&mut ticket, &mut request);
-    let mut place = None;
+    let mut waiter_permit = None;
     let is_ready = poll_fn(|context| {
         let is_ready = inner.poll_ready(context);
-        if is_ready.is_ready() || place.is_some() {
+        if is_ready.is_ready() || waiter_permit.is_some() {
             return is_ready.map(Ok);
         }
-        // Only now it is known that it has to wait.
+        // Pending on the first poll: the request has to wait, so it needs a permit to do so.
         match guard.wait_for_service() {
-            Ok(own) => place = Some(own),
+            Ok(permit) => waiter_permit = Some(permit),
             Err(denial) => return Poll::Ready(Err(denial)),
         }
         Poll::Pending
@@ -421,12 +431,13 @@ where
             ));
         }
     }
-    drop(place);
+    // The request doesn't wait any more, so another one may, while this one is served.
+    drop(waiter_permit);
     let (mut answer, mut ticket) = (pin!(inner.call(request)), Some(ticket));
     poll_fn(|context| M::ticketed(answer.as_mut().poll(context), &mut ticket)).await
 }
 
-/// Tells the service where to say what it used.
+/// Puts the usage reporter into the extensions of the request, for the service.
 #[inline]
 fn attach_usage<H: HoldRequest, I>(ticket: &mut RequestPermit<H>, request: &mut Request<I>) {
     let Some(usage) = ticket.usage() else { return };

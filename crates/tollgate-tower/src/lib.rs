@@ -11,13 +11,13 @@
 //! # let _ = app;
 //! ```
 //!
-//! * [`RateLimitLayer`] is put around a service; all its clones count together.
-//! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
-//! * [`Answers`] says what clients are told.
-//! * [`PaceLayer`] is for the calls that a program makes: it paces them, and obeys what [servers tell](outgoing).
-//! * [`ConcurrencyLimitLayer`] admits as many at once as a limit that [adapts](tollgate_adaptive) has room for, the critical ones last to be refused:
-//!   in front of a service, or for the calls that a program makes.
-//! * [`BreakerLayer`] stops calling what fails, and [`RetryLayer`] tries again what may be, within a budget.
+//! * [`RateLimitLayer`] limits the requests to a service. All its clones share their counters.
+//! * [`keys`] are the rate-limit keys of requests, and [`client`] states which proxies are trusted.
+//! * [`ResponseFormat`] sets the header fields and the bodies of responses.
+//! * [`ConcurrencyLimitLayer`] limits concurrent requests, with a fixed or an [adaptive](tollgate_adaptive) limit,
+//!   and sheds the least critical ones first. It works in front of a service, and around a client.
+//! * [`PaceLayer`] paces outgoing calls, and follows the [limits of servers](outgoing).
+//! * [`BreakerLayer`] is a circuit breaker for outgoing calls, and [`RetryLayer`] retries them within a budget.
 
 #![forbid(unsafe_code)]
 
@@ -58,7 +58,7 @@ pub use tollgate_http::guard::{
 };
 pub use tollgate_http::{DenyReason, HeaderDialect, client, outgoing};
 
-/// What the front page shows is compiled.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct FrontPage;

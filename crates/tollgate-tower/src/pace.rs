@@ -1,4 +1,4 @@
-//! A layer for the calls that a program makes: paced host by host, and no faster than each says.
+//! A layer that paces outgoing calls, host by host, and follows the limits of each host.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::client_layer::{
     BoxError, CallPolicy, ClientLayer, LayeredService, ReadyCall, ResponseBoxFuture,
 };
 
-/// Paces the calls of a client. Clones, and all clients that it makes, count together.
+/// A layer that paces the calls of a client. Its clones, and all clients that it wraps, share their rates.
 ///
-/// A call waits until its host may be asked, and what each answer says of the host's limit (`Retry-After`, `RateLimit` and its
-/// relatives) counts for the next. Calls that would wait for too long fail at once with a [`PaceError`](crate::outgoing::PaceError);
-/// a [`MaxWait`] in a request's extensions says what that is for this one. The client is made ready when the wait is
-/// over.
+/// A call waits until its host may be called. Each response updates the host's limits (`Retry-After`, `RateLimit` and
+/// its variants) for the next calls. Calls that would wait too long fail immediately with a
+/// [`PaceError`](crate::outgoing::PaceError); a [`MaxWait`] in a request's extensions sets the maximum for that
+/// request. The client is made ready after the wait.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -29,7 +29,7 @@ use crate::client_layer::{
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 /// # executor.block_on(async {
-/// // In place of a client of hyper:
+/// // Instead of a hyper client:
 /// let client = service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new("hello")) });
 /// let client = ServiceBuilder::new().layer(PaceLayer::new(Rate::per_second(50))).service(client);
 /// let request = Request::get("http://api.example.com/").body(String::new())?;
@@ -45,17 +45,17 @@ pub struct PaceLayer<C: Clock = Monotonic, W: Clock = Wall> {
 }
 
 impl PaceLayer {
-    /// Each host is asked at this rate, and no faster than it wants.
+    /// Calls each host at this rate, and never faster than the host allows.
     ///
     /// # Panics
-    /// If the rate can't be kept: a [`Pacer`] that is built has an error in place of that.
+    /// If the rate is invalid. [`HostPacer::builder`] returns an error instead.
     pub fn new(rate: Rate) -> Self {
         Self::with_pacer(Arc::new(HostPacer::new(rate)))
     }
 }
 
 impl<C: Clock, W: Clock> PaceLayer<C, W> {
-    /// By a pacer that others may share.
+    /// Uses a pacer that others may share.
     pub const fn with_pacer(pacer: Arc<HostPacer<C, W>>) -> Self {
         Self { pacer }
     }
@@ -97,15 +97,16 @@ where
     }
 }
 
-/// Who is asked: host and port. A name in whatever case is one host, and so is one with its usual port, or without.
+/// The host to call, with its port. Names in upper and lower case are one host, and so are a host with its default
+/// port and without it.
 fn host_of<B>(request: &Request<B>) -> String {
     let authority = request.uri().authority().map(|host| host.as_str());
     let field = || request.headers().get(header::HOST)?.to_str().ok();
     let host = authority.or_else(field).unwrap_or_default();
-    // Without what stands before the host, which may be a password.
+    // Strips the user info, which may have a password.
     let host = host.rsplit('@').next().unwrap_or_default();
     let mut host = host.to_ascii_lowercase();
-    // The colons of an address of IPv6 are between brackets.
+    // The colons of an IPv6 address are between brackets.
     let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
     let usual = match request.uri().scheme_str() {
         Some("http") => ":80",

@@ -1,4 +1,4 @@
-//! The head of an answer: the fields that a layer writes there, and what a guard reads of it.
+//! The head of a response: the fields that a layer writes, and the parts that limits read.
 
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
@@ -8,7 +8,7 @@ use tollgate_http::guard::{
 
 use crate::field_names;
 
-/// Writes what is to be said of the limit, and says what is held until the body has ended.
+/// Writes the header fields of the limit, and returns what is held until the body has ended.
 #[inline(always)]
 pub(crate) fn write_limit_fields<O, E, H: HoldRequest>(
     result: &mut Result<Response<O>, E>,
@@ -25,14 +25,14 @@ pub(crate) fn write_limit_fields<O, E, H: HoldRequest>(
     rest
 }
 
-/// Writes the fields by one of the ways below.
+/// Writes the fields with `put`, which is [`add`] or [`replace`].
 pub(crate) fn write(
     fields: HeaderFields,
     headers: &mut HeaderMap,
     put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
 ) {
     fields.for_each_owned(|name, value| {
-        // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
+        // Our own values are printable. A handler may have added a value that isn't: it is skipped.
         let Ok(value) = HeaderValue::from_maybe_shared(value) else {
             return;
         };
@@ -43,20 +43,20 @@ pub(crate) fn write(
     });
 }
 
-/// In an answer of the service, what a layer inside has told stays: that one knows better why it refused. Lists of limits
-/// (draft 8, whose items begin with a quote) grow by ours.
+/// For a response of the service: fields of an inner layer stay, as that layer knows better why it denied the
+/// request. Lists of limits (draft 8, whose items begin with a quote) are extended.
 fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     let is_list = |value: &HeaderValue| value.as_bytes().starts_with(b"\"");
     match headers.entry(name) {
         Entry::Vacant(place) => {
             place.insert(value);
         }
-        Entry::Occupied(mut told) if is_list(told.get()) && is_list(&value) => told.append(value),
+        Entry::Occupied(mut own) if is_list(own.get()) && is_list(&value) => own.append(value),
         Entry::Occupied(_) => {}
     }
 }
 
-/// In a refusal the last counts.
+/// For a denial: the last value counts.
 pub(crate) fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     headers.insert(name, value);
 }
@@ -73,7 +73,7 @@ fn write_unknown(name: &'static str, value: HeaderValue, headers: &mut HeaderMap
     }
 }
 
-/// The head of an answer, as a guard looks at it.
+/// The head of a response, as limits read it.
 struct TowerResponse<'r, O>(&'r Response<O>);
 
 impl<O> ResponseHead for TowerResponse<'_, O> {

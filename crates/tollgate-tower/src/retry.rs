@@ -1,4 +1,4 @@
-//! A layer for clients that tries calls again: those that may be, as often as a budget allows, and when servers want it.
+//! A layer for clients that retries calls: only idempotent ones, within a budget, and when servers allow it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,25 +6,26 @@ use std::time::Duration;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate_adaptive::protect::{Retry, RetryAdvice};
-use tollgate_http::outgoing::{ResetMeaning, ServerAdvice as Said};
+use tollgate_http::outgoing::{ResetMeaning, ServerAdvice};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
 use crate::client_layer::{CallPolicy, ClientLayer, LayeredService, ReadyCall, ResponseBoxFuture};
 
-/// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
+/// Retries calls by a [`Retry`], which sets the number of tries, the backoff, the total time and the retry budget.
 ///
-/// * Only methods that may be done twice: `GET`, `FILE_HEADER`, `OPTIONS`, `TRACE`, `PUT` and `DELETE`
-///   ([`methods`](Self::retry_methods) says otherwise).
-/// * Only answers of 429, 502, 503 and 504 ([`statuses`](Self::statuses)), and only errors of the client that
-///   [`errors`](Self::errors) names: none unless it is given.
-/// * Never before the time that `Retry-After` says. If that is longer than a minute ([`longest_stop`](Self::max_retry_after)) it isn't
-///   tried again.
-/// * Only as often as its [budget](tollgate_adaptive::protect::RetryBudget) allows, if it has one: one of 10 % is empty until ten calls were made.
+/// * Only idempotent methods: `GET`, `HEAD`, `OPTIONS`, `TRACE`, `PUT` and `DELETE`
+///   ([`retry_methods`](Self::retry_methods) changes that).
+/// * Only responses with 429, 502, 503 and 504 ([`retry_statuses`](Self::retry_statuses)), and only errors of the
+///   client that [`retry_errors`](Self::retry_errors) selects: by default none.
+/// * Never before the time in `Retry-After`. If that is longer than a minute
+///   ([`max_retry_after`](Self::max_retry_after)), the call isn't retried.
+/// * Only as often as the [budget](tollgate_adaptive::protect::RetryBudget) allows, if there is one. A budget of 10 %
+///   is empty until ten calls were made.
 ///
-/// What isn't tried again is handed on as it is: the last answer, or the last error. A request is cloned for each try, so its
-/// body has to be one that can be, as bytes that are there already.
+/// When retries stop, the last response or error is returned as it is. A request is cloned for each try, so its body
+/// must be cloneable, such as bytes in memory.
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -36,7 +37,7 @@ use crate::client_layer::{CallPolicy, ClientLayer, LayeredService, ReadyCall, Re
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 /// # executor.block_on(async {
-/// // In place of a client of hyper:
+/// // Instead of a hyper client:
 /// let client = service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new("hello")) });
 /// let retry = Retry::new(Backoff::new()).budget(Arc::new(RetryBudget::percent(10)));
 /// let mut client = ServiceBuilder::new().layer(RetryLayer::with_retry(Arc::new(retry))).service(client);
@@ -55,7 +56,7 @@ pub struct RetryLayer<C: Clock = Monotonic> {
     terms: RetryTerms,
 }
 
-/// What may be tried again.
+/// Which calls may be retried.
 #[derive(Clone, Copy)]
 struct RetryTerms {
     methods: fn(&Method) -> bool,
@@ -64,14 +65,14 @@ struct RetryTerms {
     longest_stop: Duration,
 }
 
-/// What a try came to that isn't what was hoped for.
+/// A try that may be repeated.
 enum TryFailure<O> {
     Answer(Response<O>),
     Error(BoxError),
 }
 
 impl<C: Clock> RetryLayer<C> {
-    /// By these terms. All clients of one backend should share them, as they share the budget then.
+    /// Uses these retry settings. All clients of one backend should share them, to share the budget.
     pub fn with_retry(retry: Arc<Retry<C>>) -> Self {
         let terms = RetryTerms {
             methods: Method::is_idempotent,
@@ -82,25 +83,25 @@ impl<C: Clock> RetryLayer<C> {
         Self { retry, terms }
     }
 
-    /// Which methods may be done twice.
+    /// Sets which methods are retried.
     pub fn retry_methods(mut self, methods: fn(&Method) -> bool) -> Self {
         self.terms.methods = methods;
         self
     }
 
-    /// Which answers are to be tried again.
+    /// Sets which responses are retried.
     pub fn retry_statuses(mut self, statuses: fn(StatusCode) -> bool) -> Self {
         self.terms.statuses = statuses;
         self
     }
 
-    /// Which errors of the client are to be tried again.
+    /// Sets which errors of the client are retried.
     pub fn retry_errors(mut self, errors: fn(&BoxError) -> bool) -> Self {
         self.terms.errors = errors;
         self
     }
 
-    /// The longest `Retry-After` that is waited for: a minute unless said otherwise.
+    /// Sets the longest `Retry-After` that is waited for: a minute by default.
     pub fn max_retry_after(mut self, longest: Duration) -> Self {
         self.terms.longest_stop = longest;
         self
@@ -108,7 +109,7 @@ impl<C: Clock> RetryLayer<C> {
 }
 
 impl RetryTerms {
-    /// What a try that came to this is to be done about.
+    /// Whether a failed try is repeated, and when.
     fn advise<O>(&self, method: &Method, failed: &TryFailure<O>) -> RetryAdvice {
         if !(self.methods)(method) {
             return RetryAdvice::Stop;
@@ -117,22 +118,22 @@ impl RetryTerms {
             TryFailure::Error(error) if (self.errors)(error) => RetryAdvice::Retry,
             TryFailure::Error(_) => RetryAdvice::Stop,
             TryFailure::Answer(answer) => match retry_after(answer) {
-                Some(said) if said > self.longest_stop => RetryAdvice::Stop,
-                Some(said) => RetryAdvice::RetryAfter(said),
+                Some(delay) if delay > self.longest_stop => RetryAdvice::Stop,
+                Some(delay) => RetryAdvice::RetryAfter(delay),
                 None => RetryAdvice::Retry,
             },
         }
     }
 }
 
-/// What an answer says of when to come back.
+/// The retry delay that a response states.
 fn retry_after<O>(answer: &Response<O>) -> Option<Duration> {
     let (status, fields) = (answer.status().as_u16(), answer.headers());
     let unix_now = Wall.now().as_nanos() / 1_000_000_000;
-    let said = Said::read(status, unix_now, ResetMeaning::Guess, |name| {
+    let advice = ServerAdvice::read(status, unix_now, ResetMeaning::Guess, |name| {
         fields.get_all(name).into_iter().map(HeaderValue::as_bytes)
     });
-    said.retry_after
+    advice.retry_after
 }
 
 impl<S, C: Clock> Layer<S> for RetryLayer<C> {

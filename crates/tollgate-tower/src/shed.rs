@@ -1,5 +1,5 @@
-//! A layer that admits as many at once as a limit has room for, and tells the limit how each call went: what an adaptive limit
-//! learns from. In front of a service it answers what is too much with 503, for a client it is an error.
+//! A layer that limits concurrent requests and reports the outcome of each to the limit, so that adaptive limits can
+//! learn. In front of a service, denials are 503; around a client, they are errors.
 
 use std::fmt;
 use std::pin::Pin;
@@ -23,25 +23,27 @@ use crate::BoxError;
 use crate::body::ConcurrencyBody;
 use crate::client_layer::{LayeredService, ReadyCall, ending_of_error, status_of};
 
-/// When it is worth another try: nobody knows when there is room, so it is the least that can be said.
+/// The retry delay of denials. The time until a permit is released is unknown, so it is the least that `Retry-After`
+/// can state.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Admits as many requests at once as a [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) has room for. Others are answered 503 at
-/// once, with a body of `application/problem+json`; calls of gRPC are `UNAVAILABLE`.
+/// Limits concurrent requests by a [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter). Denied requests get 503
+/// immediately, with a body of `application/problem+json`; denied gRPC calls are `UNAVAILABLE`.
 ///
-/// The limit learns from each request, if it is one that [adapts](tollgate_adaptive): how long the head of its answer took from
-/// its admission on, and how it went.
+/// An [adaptive](tollgate_adaptive) limit learns from each request: from the time between admission and the head of
+/// the response, and from the outcome.
 ///
-/// | what came of it | is to the limit | because |
+/// | result | outcome | reason |
 /// |---|---|---|
-/// | 502, 503, 504, or an error of the service | [dropped](Ending::OnDrop) | it timed out, or was refused for overload |
-/// | 4xx, 500 and all other of 5xx | [ignored](Ending::Ignored) | what is wrong with a request, or with the program, says nothing about capacity |
-/// | all other answers | [a success](Ending::Success) | its latency tells how loaded the service is |
-/// | it was dropped before its answer, or panicked | ignored | nobody knows what it would have become |
+/// | 502, 503, 504, or an error of the service | [dropped](PermitOutcome::Dropped) | a timeout, or an overload |
+/// | 4xx, 500 and all other 5xx | [ignored](PermitOutcome::Ignored) | a bad request or a bug is no sign of capacity |
+/// | all other responses | [success](PermitOutcome::Success) | the latency shows the load of the service |
+/// | dropped before its response, or panicked | ignored | the outcome is unknown |
 ///
-/// [`classify_status`](Self::classify_status) says otherwise. Of gRPC the head counts as well, if that tells how the call ended; what comes in trailers
-/// is too late. A request keeps its place until the body of its answer has ended or is dropped. A layer that times requests out belongs inside of
-/// this one, and limits by client outside, so that what they refuse takes no place.
+/// [`classify_status`](Self::classify_status) changes that. For gRPC, a `grpc-status` in the head counts as well; one
+/// in the trailers is too late. A request holds its permit until the body of its response has ended or is dropped.
+///
+/// Put timeouts inside this layer. Put limits by client outside, so that requests that they deny take no permit.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -58,7 +60,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 ///
-/// For a client, where what isn't admitted is a [`PermitDenied`](tollgate::concurrency::PermitDenied), and nothing is sent:
+/// Around a client, a denied call fails with [`PermitDenied`](tollgate::concurrency::PermitDenied), and nothing is
+/// sent:
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -71,10 +74,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().build()?;
 /// # executor.block_on(async {
-/// // In place of a client of hyper:
+/// // Instead of a hyper client:
 /// let client = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::from("hello"))) });
 /// let limiter = Arc::new(ConcurrencyLimiter::new(1));
-/// let mut client = ServiceBuilder::new().layer(ConcurrencyLimitLayer::with_limiter(limiter).for_client()).service(client);
+/// let layer = ConcurrencyLimitLayer::with_limiter(limiter).for_client();
+/// let mut client = ServiceBuilder::new().layer(layer).service(client);
 /// let first = client.call(Request::new(())).await?;
 /// let error = client.call(Request::new(())).await.expect_err("the first has its body yet");
 /// assert!(error.is::<PermitDenied>());
@@ -89,21 +93,21 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct ConcurrencyLimitLayer<A> {
     name: Arc<str>,
     admits: A,
-    /// The usual of a service, or of a client, unless it was said.
+    /// None: the default of a service, or of a client.
     #[debug(skip)]
     ending_of: Option<fn(StatusCode) -> PermitOutcome>,
 }
 
-/// A [`ConcurrencyLimitLayer`] for the calls that a program makes: what isn't admitted isn't sent, and fails with a
+/// A [`ConcurrencyLimitLayer`] for outgoing calls: a denied call isn't sent, and fails with
 /// [`PermitDenied`](tollgate::concurrency::PermitDenied).
 ///
-/// It differs from that of a service in two more things. 429 is a drop, as the one that is called wants fewer calls; and an error of a layer inside that
-/// kept the call back (a breaker that is open, a host that is paced) is ignored.
+/// Outcomes differ in two ways. 429 is dropped, as the server wants fewer calls. An error of an inner layer that
+/// didn't make the call (an open circuit breaker, a paced host) is ignored.
 #[derive(Clone, Debug)]
 pub struct ClientConcurrencyLimitLayer<A>(ConcurrencyLimitLayer<A>);
 
 impl<A> ConcurrencyLimitLayer<A> {
-    /// By a limiter that others may share, or whatever else [`AcquirePermit`].
+    /// Uses a limiter that others may share, or any other [`AcquirePermit`].
     pub fn with_limiter(admits: A) -> Self {
         Self {
             admits,
@@ -112,25 +116,25 @@ impl<A> ConcurrencyLimitLayer<A> {
         }
     }
 
-    /// What an answer of a status means.
+    /// Sets the outcome of a response with a status.
     pub fn classify_status(mut self, means: fn(StatusCode) -> PermitOutcome) -> Self {
         self.ending_of = Some(means);
         self
     }
 
-    /// What those who are refused are told that the limit is called.
+    /// Sets the name of the limit in denials.
     pub fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The same around a client.
+    /// Converts the layer to one around a client.
     #[must_use]
     pub fn for_client(self) -> ClientConcurrencyLimitLayer<A> {
         ClientConcurrencyLimitLayer(self)
     }
 
-    /// Asks, and calls the service if there is room; or else does what `refuse` says.
+    /// Acquires a permit and calls the service, or responds with `refuse`.
     fn admit_and_call<S, I, O, E>(
         &self,
         service: &S,
@@ -160,10 +164,10 @@ impl<A> ConcurrencyLimitLayer<A> {
 }
 
 impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<LoadShedder<C>>, F>> {
-    /// By how critical a request is: as the limit fills up, sheddable ones are refused first and critical ones last.
+    /// Sheds load by criticality: as the limit fills up, sheddable requests are denied first and critical ones last.
     ///
-    /// Who says it? A field that clients can write makes all of them critical: let a layer in front find it, as one that
-    /// knows users, or go by the route.
+    /// Don't read the criticality from a field that clients can write, as every client would claim to be critical.
+    /// Let an outer layer that knows the users set it, or use the route.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -174,11 +178,12 @@ impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<LoadShedder<C>>, F>> {
     /// use tollgate_tower::ConcurrencyLimitLayer;
     ///
     /// let shedder = Arc::new(LoadShedder::new(Arc::new(ConcurrencyLimiter::new(100))));
-    /// let layer = ConcurrencyLimitLayer::by_criticality(shedder, |request: &Request<Body>| match request.uri().path() {
+    /// let criticality = |request: &Request<Body>| match request.uri().path() {
     ///     "/pay" => Criticality::Critical,
     ///     "/report" => Criticality::Sheddable,
     ///     _ => request.extensions().get().copied().unwrap_or_default(),
-    /// });
+    /// };
+    /// let layer = ConcurrencyLimitLayer::by_criticality(shedder, criticality);
     /// let app: Router = Router::new()
     ///     .route("/pay", post(|| async { "paid" }))
     ///     .route("/report", get(|| async { "a report" }))
@@ -197,7 +202,7 @@ impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<LoadShedder<C>>, F>> {
 }
 
 impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<Partitions<C>>, F>> {
-    /// By guaranteed shares: a request is of the partition that is named.
+    /// Guarantees each partition its share of the limit: `name_of` returns the partition of a request.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -225,12 +230,12 @@ impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<Partitions<C>>, F>> {
     }
 }
 
-/// What an answer of a service means to a limit in front of it.
+/// The outcome of a response of a service, for the limit in front of it.
 fn service_ending(status: StatusCode) -> PermitOutcome {
     ending_of(status.as_u16())
 }
 
-/// And what it means to a client: the one that is called wants fewer calls.
+/// The outcome for a client: 429 means that the server wants fewer calls.
 fn client_ending(status: StatusCode) -> PermitOutcome {
     match status {
         StatusCode::TOO_MANY_REQUESTS => PermitOutcome::Dropped,
@@ -264,7 +269,7 @@ where
     type Error = S::Error;
     type Future = ConcurrencyLimitFuture<S, I, O, S::Error, A::Home>;
 
-    /// Always: who is refused learns it at once, and the service is made ready in the call.
+    /// Always ready: denials are immediate, and the call itself makes the service ready.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }
@@ -293,7 +298,7 @@ where
     type Error = BoxError;
     type Future = ConcurrencyLimitFuture<S, I, O, BoxError, A::Home>;
 
-    /// Always: the client is made ready in the call, and not at all without a permit.
+    /// Always ready: the call itself makes the client ready, and only with a permit.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
@@ -308,7 +313,7 @@ where
     }
 }
 
-/// The answer to a request that isn't admitted.
+/// The response to a denied request.
 #[cold]
 fn denial_response<I, O, H: PermitSource>(
     request: &Request<I>,
@@ -324,15 +329,15 @@ fn denial_response<I, O, H: PermitSource>(
     crate::future::denial_response(refused, ConcurrencyBody::of_refusal)
 }
 
-/// Whether it is a call of gRPC: POST over HTTP/2. Anything else that says so reads a status.
+/// Whether a request is a gRPC call: POST over HTTP/2. Any other request with that content type gets an HTTP status.
 fn is_grpc<I>(request: &Request<I>) -> bool {
-    let asked = request.headers().get(CONTENT_TYPE);
+    let content_type = request.headers().get(CONTENT_TYPE);
     request.method() == Method::POST
         && request.version() >= Version::HTTP_2
-        && asked.is_some_and(|asked| grpc::is_call(asked.as_bytes()))
+        && content_type.is_some_and(|value| grpc::is_call(value.as_bytes()))
 }
 
-/// Gives requests with bodies `I` a permit, or not: a [`ConcurrencyLimiter`], or what divides one ([`DividedLimit`]).
+/// Acquires permits for requests with the body type `I`: a [`ConcurrencyLimiter`], or a [`DividedLimit`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -341,7 +346,7 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
 /// use tollgate::concurrency::{PermitDenied, Permit};
 /// use tollgate_tower::{AcquirePermit, ConcurrencyLimitLayer};
 ///
-/// /// Uploads take the room of ten.
+/// /// Uploads take ten permits.
 /// #[derive(Clone)]
 /// struct ByWeight(Arc<ConcurrencyLimiter>);
 ///
@@ -358,18 +363,19 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
 /// # let _ = layer;
 /// ```
 pub trait AcquirePermit<I> {
-    /// Who gives the permits.
+    /// The limiter that owns the permits.
     type Home: PermitSource;
 
-    /// A permit now, or why not.
+    /// Acquires a permit without waiting.
     ///
     /// # Errors
-    /// [`PermitDenied`]: nothing was taken.
+    /// [`PermitDenied`]: no permit was taken.
     fn try_acquire(&self, request: &Request<I>) -> Result<Permit<Self::Home>, PermitDenied>;
 }
 
-/// A limit that is divided, and what of a request says which part it is of: see
-/// [`ConcurrencyLimitLayer::by_criticality`](crate::ConcurrencyLimitLayer::by_criticality) and [`by_partition`](crate::ConcurrencyLimitLayer::by_partition).
+/// A limit that is divided into parts, and a function that returns the part of a request: see
+/// [`ConcurrencyLimitLayer::by_criticality`](crate::ConcurrencyLimitLayer::by_criticality) and
+/// [`by_partition`](crate::ConcurrencyLimitLayer::by_partition).
 #[derive(Clone, Debug)]
 pub struct DividedLimit<T, F> {
     limit: T,
@@ -411,14 +417,14 @@ where
 
 type Answer<O, E, H> = Result<Response<ConcurrencyBody<O, H>>, E>;
 
-/// What comes of a request means to the limit.
+/// How results of requests become outcomes for the limit.
 struct EndingRules<E> {
     answer: fn(StatusCode) -> PermitOutcome,
     error: fn(&E) -> PermitOutcome,
 }
 
 pin_project! {
-    /// The answer to a request, on its way. Dropping it gives back the place, and tells the limit nothing.
+    /// The response to a request. Dropping it releases the permit, and the outcome is ignored.
     pub struct ConcurrencyLimitFuture<S, I, O, E, H>
     where
         S: Service<Request<I>>,
@@ -476,7 +482,7 @@ where
     }
 }
 
-/// The head is there, and with it how long the request took and how it went; its place is needed until its body has ended.
+/// Reports the latency and the outcome, which are known with the head. The permit is held until the body has ended.
 fn hold_until_end<O: http_body::Body, H: PermitSource>(
     answer: Response<O>,
     mut permit: Permit<H>,
@@ -484,7 +490,7 @@ fn hold_until_end<O: http_body::Body, H: PermitSource>(
 ) -> Response<ConcurrencyBody<O, H>> {
     permit.report(means(status_of(&answer)));
     answer.map(|body| {
-        // A body that has nothing to send keeps no place.
+        // An empty body releases the permit immediately.
         let permit = (!body.is_end_stream()).then_some(permit);
         ConcurrencyBody::of_service(body, permit)
     })

@@ -1,22 +1,22 @@
-//! The hops of a request, as proxies wrote them: lists that are read from the right, so that what a client wrote left of the nearest
-//! proxy's entry can't change how that is read; and an address, perhaps with a port.
+//! Parses the hops of a request, as proxies wrote them. Lists are read from the right, so that a client can't change
+//! how the nearest proxy's entry is read. An entry is an address, perhaps with a port.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The elements of one line of a list, from the right. Those without anything in them are left out, as RFC 9110 says.
-/// A comma between quotes divides nothing.
+/// The elements of a list, from the right. Empty elements are skipped (RFC 9110). A comma in quotes separates
+/// nothing.
 pub(super) struct ReverseList<'a> {
     rest: Option<&'a [u8]>,
     quotes: QuoteHandling,
 }
 
-/// Whether `"` means something.
+/// Whether `"` begins a quoted text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuoteHandling {
     /// It does, as in `Forwarded`.
     Read,
-    /// It is a sign like others, as in `X-Forwarded-For`.
+    /// It is an ordinary character, as in `X-Forwarded-For`.
     Plain,
 }
 
@@ -52,12 +52,13 @@ impl<'a> Iterator for ReverseList<'a> {
     }
 }
 
-/// Where this sign is last, but for those between quotes.
+/// The last position of this character outside quotes.
 fn last_outside_quotes(text: &[u8], sign: u8) -> Option<usize> {
     let mut is_quoted = false;
     for (at, byte) in text.iter().enumerate().rev() {
         if *byte == b'"' {
-            // A quote that is part of a quoted text has a backslash of its own.
+            // A quote inside a quoted text is escaped by a backslash; two backslashes are a backslash, and escape
+            // nothing.
             let slashes = text[..at].iter().rev();
             let slashes = slashes.take_while(|byte| **byte == b'\\').count();
             if slashes % 2 == 0 {
@@ -70,7 +71,8 @@ fn last_outside_quotes(text: &[u8], sign: u8) -> Option<usize> {
     None
 }
 
-/// What an element of `Forwarded` says of a parameter; none if it doesn't, says it twice, or isn't well formed.
+/// The value of a parameter in an element of `Forwarded`; none if it is missing, occurs twice, or the element is
+/// malformed.
 pub(super) fn parameter<'a>(element: &'a [u8], name: &str) -> Option<Cow<'a, str>> {
     let (mut found, mut rest) = (None, Some(element));
     while let Some(pairs) = rest {
@@ -95,7 +97,7 @@ pub(super) fn parameter<'a>(element: &'a [u8], name: &str) -> Option<Cow<'a, str
     found
 }
 
-/// A token as it is, or a quoted text without its quotes and backslashes.
+/// A token as it is, or a quoted text without its quotes and escapes.
 fn unquoted(value: &str) -> Option<Cow<'_, str>> {
     let Some(rest) = value.strip_prefix('"') else {
         return is_token(value).then_some(Cow::Borrowed(value));
@@ -120,12 +122,12 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(sign)
 }
 
-/// No address with a port and brackets is longer.
+/// No address with brackets and a port is longer.
 const LONGEST: usize = 64;
 
-/// The address of `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:443`, as
-/// `X-Forwarded-For` has it. None for anything else: a name, `unknown`, a hidden one (`_gateway`), or an address that
-/// counts on one machine alone (`fe80::1%eth0`).
+/// Parses `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:443`, as in
+/// `X-Forwarded-For`. None for anything else: a name, `unknown`, a hidden node (`_gateway`), or an address that is
+/// valid on one machine only (`fe80::1%eth0`).
 pub(super) fn parse_address(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text.trim_ascii()).ok()?;
     if text.len() > LONGEST {
@@ -136,7 +138,7 @@ pub(super) fn parse_address(text: &[u8]) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// The address of a `for=` of `Forwarded`, where IPv6 has brackets.
+/// Parses the value of `for=` in `Forwarded`, where IPv6 addresses have brackets.
 pub(super) fn parse_bracketed_address(text: &str) -> Option<IpAddr> {
     let (address, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -152,7 +154,7 @@ pub(super) fn parse_bracketed_address(text: &str) -> Option<IpAddr> {
     (port.is_empty() || is_port(port.strip_prefix(':')?)).then(|| address.to_canonical())
 }
 
-/// A number, or one that is hidden.
+/// Whether this is a port: a number, or a hidden port (`_name`).
 fn is_port(text: &str) -> bool {
     let number = text.len() <= 5 && text.parse::<u16>().is_ok();
     let hidden = text.strip_prefix('_').is_some_and(|name| {

@@ -1,4 +1,4 @@
-//! Ranges of addresses, as operators write them: `10.0.0.0/8`, `2001:db8::/32`, `::1`.
+//! Networks, as operators write them: `10.0.0.0/8`, `2001:db8::/32`, `::1`.
 
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use derive_more::{Display, Error};
 
-/// All addresses that begin alike.
+/// A network: all addresses with the same leading bits.
 ///
-/// An IPv4 address inside of IPv6 (`::ffff:10.0.0.1`) is the IPv4 address, in ranges as well as in what is looked up.
+/// An IPv4 address in IPv6 form (`::ffff:10.0.0.1`) is the IPv4 address, both in networks and in lookups.
 ///
 /// ```
 /// use tollgate_http::client::Network;
@@ -20,8 +20,8 @@ use derive_more::{Display, Error};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It is a number and a length, because it is what limits by address are counted by: an [`IpAddr`] is copied and
-/// hashed byte by byte.
+/// A number and a length instead of an [`IpAddr`]: limits by address are keyed by networks, and an `IpAddr` is copied
+/// and hashed byte by byte.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[display("{}/{bits}", self.first())]
 pub struct Network {
@@ -35,13 +35,13 @@ enum FirstAddress {
     Six(u128),
 }
 
-/// This is no range of addresses.
+/// The error for a text that is no network.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 pub struct NetworkError(#[error(not(source))] String);
 
 impl Network {
-    /// The range of all addresses that have the first bits in common with this one. More bits than an address has are
-    /// all of them.
+    /// The network of all addresses that share the leading bits of this one. A number that is too large means all
+    /// bits.
     ///
     /// ```
     /// use tollgate_http::client::Network;
@@ -64,7 +64,7 @@ impl Network {
         }
     }
 
-    /// The same of an address of four bytes, in few steps.
+    /// The network around an IPv4 address, with fewer steps.
     #[inline(always)]
     pub(crate) fn around_v4(four: Ipv4Addr, bits: u8) -> Self {
         let bits = bits.min(32);
@@ -75,7 +75,7 @@ impl Network {
         }
     }
 
-    /// Its first address.
+    /// The first address of the network.
     pub const fn first(&self) -> IpAddr {
         match self.first {
             FirstAddress::Four(four) => IpAddr::V4(Ipv4Addr::from_bits(four)),
@@ -83,19 +83,19 @@ impl Network {
         }
     }
 
-    /// How many bits its addresses have in common.
+    /// The number of leading bits that all its addresses share.
     pub const fn bits(&self) -> u8 {
         self.bits
     }
 
-    /// Whether this address is one of them.
+    /// Whether the network contains this address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        // As many bits as it has itself, unless it is of the other family.
+        // `around` clamps `bits`, so the result equals this network only for addresses of its own family.
         Self::around(address, self.bits) == *self
     }
 }
 
-/// In one piece, or two: each costs a key's hash a step.
+/// Hashes one or two integers, as each write takes the hasher a step.
 impl Hash for Network {
     #[inline(always)]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
@@ -124,7 +124,7 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| no_address())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
-        // `+8` and an empty text are numbers to some, and to us not.
+        // Rejects `+8`, which `parse` accepts.
         let digits = bits.bytes().all(|byte| byte.is_ascii_digit());
         let bits: u8 = match bits.parse() {
             Ok(bits) if digits && bits <= most => bits,
@@ -148,7 +148,7 @@ impl FromStr for Network {
     }
 }
 
-/// The range of that address alone.
+/// The network of this address alone.
 impl From<IpAddr> for Network {
     fn from(address: IpAddr) -> Self {
         Self::around(address, u8::MAX)

@@ -1,8 +1,8 @@
-//! A table of what proxies, clients and attackers send, and whose request it is then.
+//! A table of what proxies, clients and attackers send, and the client address that it means.
 
 use super::*;
 
-/// Who is believed in a row of the table.
+/// The trusted proxies in a row of the table.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Nobody,
@@ -37,7 +37,7 @@ fn client(by: By, field: ForwardedField, peer: &str, lines: &[&str]) -> (String,
     (address.map(|one| one.to_string()).unwrap_or_default(), told)
 }
 
-/// Who is believed by which field, the connection, the lines, and the client that comes of them.
+/// The trusted proxies and their field, the connection, the values of the field, and the expected client.
 type Row<'a> = (
     By,
     ForwardedField,
@@ -87,12 +87,12 @@ fn proxies_by_address_vouch_for_what_is_right_of_the_client() {
         (By::Proxies, FOR, "10.0.0.1", &["198.51.100.4"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "::ffff:10.0.0.1", &["198.51.100.4"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "fd12::1", &["2001:db8::9"], "2001:db8::9", Trusted),
-        // What the client wrote itself stands left of its address.
+        // What the client itself writes is to the left of its address.
         (By::Proxies, FOR, "10.0.0.1", &["1.1.1.1, 198.51.100.4"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "10.0.0.1", &["127.0.0.1, 198.51.100.4"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "10.0.0.1", &["10.0.0.9, 198.51.100.4"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "10.0.0.1", &["\u{0}\"<script>, 198.51.100.4"], "198.51.100.4", Trusted),
-        // Two proxies, on one line or on two.
+        // Two proxies, in one value or in two.
         (By::Proxies, FOR, "10.0.0.1", &["1.1.1.1, 198.51.100.4, 10.0.0.2"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "10.0.0.1", &["1.1.1.1, 198.51.100.4", "10.0.0.2"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "10.0.0.1", &["198.51.100.4", "10.0.0.2,10.0.0.3"], "198.51.100.4", Trusted),
@@ -103,9 +103,9 @@ fn proxies_by_address_vouch_for_what_is_right_of_the_client() {
         (By::Proxies, FOR, "10.0.0.1", &["\t198.51.100.4 ,, 10.0.0.2 ,"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "10.0.0.1", &["::ffff:198.51.100.4"], "198.51.100.4", Trusted),
         (By::Proxies, FOR, "10.0.0.1", &["198.51.100.4, ::ffff:10.0.0.2"], "198.51.100.4", Trusted),
-        // A proxy asks for itself.
+        // The proxy itself is the client.
         (By::Proxies, FOR, "10.0.0.1", &["10.0.0.3, 10.0.0.2"], "10.0.0.3", Trusted),
-        // What can't be read ends the walk at the last proxy.
+        // An unreadable entry ends the walk at the last proxy.
         (By::Proxies, FOR, "10.0.0.1", &["198.51.100.4, unknown"], "10.0.0.1", Unreadable),
         (By::Proxies, FOR, "10.0.0.1", &["198.51.100.4, _hidden, 10.0.0.2"], "10.0.0.2", Unreadable),
         (By::Proxies, FOR, "10.0.0.1", &["fe80::1%eth0"], "10.0.0.1", Unreadable),
@@ -124,7 +124,7 @@ fn proxies_by_number_count_the_one_that_connects() {
         (By::Hops(1), FOR, "10.0.0.1", &["1.1.1.1, 198.51.100.4"], "198.51.100.4", Trusted),
         (By::Hops(2), FOR, "10.0.0.1", &["1.1.1.1, 198.51.100.4, 203.0.113.1"], "198.51.100.4", Trusted),
         (By::Hops(2), FOR, "10.0.0.1", &["1.1.1.1", "198.51.100.4", "203.0.113.1"], "198.51.100.4", Trusted),
-        // Fewer than all are said to come by: past the proxies, so nothing is believed.
+        // Fewer hops than proxies: the request didn't pass all of them, so the field isn't trusted.
         (By::Hops(2), FOR, "192.0.2.1", &["1.1.1.1"], "192.0.2.1", Unreadable),
         (By::Hops(3), FOR, "192.0.2.1", &["1.1.1.1, 2.2.2.2"], "192.0.2.1", Unreadable),
         (By::Hops(1), FOR, "192.0.2.1", &[","], "192.0.2.1", Unreadable),
@@ -144,7 +144,7 @@ fn forwarded_is_read_by_its_own_rules() {
         (By::Proxies, FORWARDED, "10.0.0.1", &["For=\"198.51.100.4:80\";proto=https"], "198.51.100.4", Trusted),
         (By::Proxies, FORWARDED, "10.0.0.1", &["for=\"[2001:db8::9]:4711\", for=10.0.0.2"], "2001:db8::9", Trusted),
         (By::Proxies, FORWARDED, "10.0.0.1", &["for=1.1.1.1, for=198.51.100.4;by=10.0.0.1"], "198.51.100.4", Trusted),
-        // Commas and semicolons between quotes divide nothing.
+        // Commas and semicolons in quotes separate nothing.
         (By::Proxies, FORWARDED, "10.0.0.1", &["for=198.51.100.4;host=\"a, for=1.1.1.1\""], "198.51.100.4", Trusted),
         (By::Proxies, FORWARDED, "10.0.0.1", &["host=\"a;for=1.1.1.1\";for=198.51.100.4"], "198.51.100.4", Trusted),
         // A client's quote that never ends doesn't swallow what a proxy appends.
@@ -188,7 +188,7 @@ fn thousands_of_hops_are_not_walked() {
     assert_eq!(found, ("198.51.100.4".to_owned(), ForwardedBy::Trusted));
 }
 
-/// Whatever a client writes left of what its proxies append, it stays who it is.
+/// A client can't change its address by anything that it writes to the left of its proxies' entries.
 #[test]
 fn nothing_that_a_client_writes_changes_who_it_is() {
     let parts = [

@@ -1,4 +1,4 @@
-//! What each dialect writes, and what no name or number breaks.
+//! The fields of each dialect, and that no name or number breaks them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The way of a request through a guard, from its arrival to its ticket or its refusal.
+//! The path of a request through a request limiter, from its arrival to its permit or its denial.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use super::{
 use crate::waiter_limit::WaiterPermit;
 use crate::{DenyReason, retry_after};
 
-/// What has to be asked, or waited for, before it is known what becomes of a request.
+/// An admission that takes time: a question to the limits, or a delay in the tarpit.
 #[derive(derive_more::Debug)]
 pub struct PendingAdmission<Q>(#[debug(skip)] PendingStep<Q>);
 
-/// The place of a request that passed and waits for the service. Dropping it frees the place.
+/// The permit of an allowed request to wait for the service. Dropping it lets another waiter in.
 #[derive(Debug)]
 pub struct ServiceWaitPermit<'a>(
     #[expect(dead_code, reason = "dropping it is its use")] WaiterPermit<'a>,
 );
 
-/// What came of asking a guard.
+/// What [`RequestLimiter::ask`] returns: an admission, or one that takes time.
 pub type AskedAdmission<H, Q> = AskOutcome<Admission<H>, Box<PendingAdmission<Q>>>;
 
 enum PendingStep<Q> {
@@ -42,13 +42,13 @@ enum PendingStep<Q> {
     Tarpit(TarpittedDenial),
 }
 
-/// A request that is refused, and waits for that.
+/// A denied request that is delayed in the tarpit.
 struct TarpittedDenial {
     denial: Box<Denial>,
     stuck: TarpitPermit,
 }
 
-/// Whom a refusal is noted of.
+/// The keys under which a denial counts for blocks and for the tarpit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Offender {
     block: Option<u64>,
@@ -56,13 +56,13 @@ struct Offender {
 }
 
 impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
-    /// What the answer to a request says of the limit, if it passes and nothing else is to be done for it.
+    /// The fast path: the header fields for a request that passes and needs nothing else.
     ///
-    /// Carriers begin with this: for most requests it takes one look, for which none is moved in memory, and moving one takes
-    /// longer than deciding.
+    /// Adapters call this first. It decides about most requests without moving them in memory, and moving a request
+    /// takes longer than deciding.
     ///
     /// # Errors
-    /// What came of [asking](Self::ask).
+    /// Any other result: what [`ask`](Self::ask) returns.
     #[inline(always)]
     pub fn glance(
         &self,
@@ -79,7 +79,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         }
     }
 
-    /// What becomes of a request, or what has to be asked first.
+    /// Decides about a request, or returns an admission that takes time.
     pub fn ask(&self, request: &R) -> AskedAdmission<L::Held, L::Question> {
         match &self.before {
             None => self.ask_limits(request, None, Offender::default()),
@@ -87,7 +87,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         }
     }
 
-    /// The same after all that is looked at before limits are asked.
+    /// Decides after the prechecks: exemptions, lists, blocks and the cost.
     fn ask_with_prechecks(
         &self,
         before: &Prechecks<R>,
@@ -130,7 +130,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         }
     }
 
-    /// What becomes of a request of which limits say this.
+    /// Turns a result of the limits into an admission.
     fn apply_outcome(
         &self,
         asked: AskOutcome<LimitOutcome<L::Held>, L::Question>,
@@ -150,10 +150,10 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         }
     }
 
-    /// What becomes of a request, in time. Dropping this gives back all places in lines.
+    /// Waits for an admission. Dropping the future leaves all queues.
     ///
     /// # Errors
-    /// The limits have changed since it was asked, and want to know more of the request: ask again.
+    /// The limits have changed since the question was made, and need more facts of the request: ask again.
     pub async fn answer(
         &self,
         later: Box<PendingAdmission<L::Question>>,
@@ -183,8 +183,10 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         Ok(Admission::Refused(denial))
     }
 
-    /// What becomes of a request of which this came of asking, in time: it is asked about again if the limits have changed. For
-    /// carriers whose futures may borrow a request; where they have to be `Send` and its body isn't `Sync`, they can't.
+    /// Waits for an admission, and asks again if the limits have changed.
+    ///
+    /// This is for adapters whose futures may borrow the request. A future that has to be `Send` can't borrow a
+    /// request whose body isn't `Sync`.
     pub async fn admission_of(
         &self,
         request: &R,
@@ -202,18 +204,18 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         }
     }
 
-    /// Whether it may take time until it is known what becomes of a request. If so, carriers make the service behind it ready in the
-    /// call, so that nobody who waits holds a place there.
+    /// Whether an admission may take time. If so, adapters make the service ready in the call, so that a request in a
+    /// queue doesn't hold a permit of the service.
     #[inline]
     pub fn takes_time(&self) -> bool {
         let before = self.before.as_ref();
         self.limits().takes_time() || before.is_some_and(|before| before.pit.is_some())
     }
 
-    /// A place among those who passed and wait for the service to become ready.
+    /// A permit to wait for the service to become ready, for a request that passed.
     ///
     /// # Errors
-    /// As many wait as [may](Self::max_waiters): the request is denied.
+    /// The [maximum number](Self::max_waiters) of requests wait already: the request is denied.
     pub fn wait_for_service(&self) -> Result<ServiceWaitPermit<'_>, Box<Denial>> {
         self.service_waiters
             .try_acquire()
@@ -228,10 +230,10 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
             })
     }
 
-    /// The ticket of a request that may go on, or the answer to one that may not.
+    /// The permit of an allowed request.
     ///
     /// # Errors
-    /// The answer.
+    /// The response to a request that isn't allowed.
     #[inline]
     pub fn admit(
         &self,
@@ -245,9 +247,10 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         }
     }
 
-    /// The answer to a request that was refused.
+    /// The response to a denied request.
     pub fn denied_response(&self, request: &R, denial: &Denial) -> DeniedResponse {
-        let told = match (&self.spread, retry_after(&denial.decision)) {
+        // The random time changes only the retry delay: the other fields still show the limit's own times.
+        let retry_seconds = match (&self.spread, retry_after(&denial.decision)) {
             (Some(spread), Some(_)) => {
                 let mut later = denial.decision;
                 later.set_wait(
@@ -257,12 +260,12 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
                 );
                 retry_after(&later)
             }
-            (_, told) => told,
+            (_, seconds) => seconds,
         };
         let mut refused = if request.is_grpc() {
-            response::grpc_refused(denial, told)
+            response::grpc_refused(denial, retry_seconds)
         } else {
-            self.answers.refused(denial, told)
+            self.answers.refused(denial, retry_seconds)
         };
         if let Some(change) = &self.handler {
             change(request, denial, &mut refused);
@@ -280,7 +283,8 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
                 Admission::Passed(RequestPermit::new(held, fields, watch))
             }
             LimitOutcome::Denied(denial) => Admission::Refused(denial),
-            // Only said of what takes time: here it would have no one to ask again.
+            // Only `answer` returns this, and it handles it. If it came here, there would be no way to ask again, so
+            // it is a denial.
             LimitOutcome::Outdated => {
                 Admission::Refused(Box::new(Denial::store_unreachable(&Outdated)))
             }
@@ -288,7 +292,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
                 self.log.mistake(&why);
                 match self.mode {
                     Mode::Enforce => Admission::Failed(why),
-                    // Who tries it out hears of the mistake, and its clients don't.
+                    // In shadow mode the mistake is logged, and clients don't notice it.
                     Mode::Shadow => Admission::Passed(RequestPermit::without_limits()),
                 }
             }
@@ -309,7 +313,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         }
     }
 
-    /// What becomes of one that is over a limit, or its place in the tarpit.
+    /// Logs a denial and counts it for blocks. The error is a denial that the tarpit delays.
     #[cold]
     fn handle_denial(
         &self,
@@ -323,7 +327,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         let Some(before) = &self.before else {
             return Ok(Admission::Refused(denial));
         };
-        // What the server lacks is nobody's offence, and a request without a key is over no limit.
+        // The client isn't responsible for a failed server, and a request without a key is over no limit.
         let is_offence = !matches!(
             denial.reason,
             DenyReason::Shed | DenyReason::Store | DenyReason::MissingKey
@@ -331,11 +335,11 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         if let (true, Some(blocks), Some(key)) = (is_offence, &before.blocks, offender.block) {
             blocks.record_denial(key);
         }
-        // Of what is too large, or on a list, nobody was told when to come again, so nobody comes too early.
-        let told = denial
+        // Denials for size or by a list have no retry time, so a client can't retry too early.
+        let retry_delay = denial
             .wait()
             .filter(|_| is_offence && denial.reason != DenyReason::TooLarge);
-        if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
+        if let (Some(wait), Some(pit), Some(key)) = (retry_delay, &before.pit, offender.pit)
             && let Some(stuck) = pit.try_enter(key, wait)
         {
             return Err(TarpittedDenial { denial, stuck });
@@ -344,7 +348,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     }
 }
 
-/// Who isn't served, whatever its limit says.
+/// Denies requests on a deny list or under a block, whatever the limits decide.
 fn check_lists<R: Request + ?Sized>(
     before: &Prechecks<R>,
     request: &R,

@@ -1,4 +1,4 @@
-//! Whoever is refused too often is served nothing for a while, and whoever comes again too early waits for its refusal.
+//! Blocks for clients that are denied too often, and the tarpit for clients that retry too early.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
@@ -16,14 +16,14 @@ use super::keys::KeyExtractor;
 use super::missing_key::MissingKey;
 use super::request::Request;
 
-/// Keys that were refused lately, or told when to come again: 25 MB at most.
+/// The keys with recent denials or retry delays that are sure to be kept: 25 MB at most.
 const KEYS: usize = 1_000_000;
 
-/// The clock of what a guard itself keeps.
+/// The clock of a request limiter's own state.
 pub(super) type AnyClock = Arc<dyn Clock>;
 
-/// Finds whom a request is from. None if it has no such key, and an error if it has two: whoever is blocked could hide behind a second
-/// one.
+/// Extracts the hashed key of a client. None if the request has no key. An ambiguous key is an error: a blocked
+/// client could add a second value to hide the first.
 pub(super) type OffenderKey<R> = Box<dyn Fn(&R) -> Result<Option<u64>, MissingKey> + Send + Sync>;
 
 fn whom<R: Request + ?Sized>(key: impl KeyExtractor<R>) -> OffenderKey<R> {
@@ -34,14 +34,14 @@ fn whom<R: Request + ?Sized>(key: impl KeyExtractor<R>) -> OffenderKey<R> {
     })
 }
 
-/// After how many refusals a key is blocked, and for how long.
+/// When a key is blocked for its denials, and for how long.
 ///
 /// ```
 /// use std::num::NonZero;
 /// use std::time::Duration;
 /// use tollgate_http::guard::BlockAfter;
 ///
-/// // Ten refusals within a minute, and an hour of nothing:
+/// // Ten denials within a minute, then an hour of denials:
 /// let ten = NonZero::new(10).expect("more than zero");
 /// let block = BlockAfter::after(ten, Duration::from_secs(60)).lasting(Duration::from_secs(3_600));
 /// # let _ = block;
@@ -54,8 +54,8 @@ pub struct BlockAfter {
 }
 
 impl BlockAfter {
-    /// So many refusals in this time are too many; they are forgotten one by one over it. Until said otherwise a block
-    /// lasts as long.
+    /// Blocks a key after this many denials within this time. Denials are forgotten one by one over that time. By
+    /// default a block lasts as long.
     pub const fn after(refusals: NonZeroU32, within: Duration) -> Self {
         Self {
             refusals,
@@ -64,7 +64,7 @@ impl BlockAfter {
         }
     }
 
-    /// For how long nothing is served then.
+    /// Sets how long a block lasts.
     #[must_use]
     pub const fn lasting(mut self, time: Duration) -> Self {
         self.lasting = time;
@@ -72,11 +72,11 @@ impl BlockAfter {
     }
 }
 
-/// Who was refused how often, and who is blocked.
+/// The denials of each key, and the blocks.
 pub(super) struct BlockList<R: ?Sized> {
     pub(super) block: BlockAfter,
     pub(super) whom: OffenderKey<R>,
-    /// Has a token for each refusal that is let go; a block is one of its blocks.
+    /// Has one token for each denial that is tolerated; a block is a block of this limiter.
     refusals: KeyedLimiter<AnyClock>,
 }
 
@@ -94,31 +94,32 @@ impl<R: Request + ?Sized> BlockList<R> {
         })
     }
 
-    /// For how long this one is blocked yet.
+    /// The remaining time of this key's block.
     pub(super) fn blocked_for(&self, key: u64) -> Option<Duration> {
-        // What costs nothing is refused to those alone who are blocked.
+        // A peek costs nothing, so only a block can deny it.
         let look = self.refusals.key(&key).peek();
         (!look.is_allowed()).then_some(look.wait_or_max())
     }
 
-    /// This one was refused.
+    /// Counts a denial of this key.
     pub(super) fn record_denial(&self, key: u64) {
         let key = self.refusals.key(&key);
         let decision = key.check();
         if !decision.is_allowed() || decision.remaining == 0 {
-            // Without room it isn't blocked, but it is refused by its limit as before.
+            // This fails only if the limiter has no room for another block. The key's own limit still denies it.
             let _ = key.block_for(self.block.lasting);
         }
     }
 }
 
-/// For how long it is known at most that somebody was told to stay away: who was told so for ever mustn't take up room for ever.
+/// The longest time for which a retry delay is remembered, so that a delay without end doesn't occupy memory without
+/// end.
 const REMEMBERED: Duration = Duration::from_secs(86_400);
 
-/// How long those wait for a refusal who come again before they were told to, and how many of them at most.
+/// Delays the denials of clients that retry before their `Retry-After`: how long, and how many at the same time.
 ///
-/// One of a key waits at a time, so nobody ties up more of the service than one request by it; whoever finds no place is refused at
-/// once.
+/// Only one request of each key is delayed at a time, so no key can tie up more than one request of the service.
+/// Beyond the limits, denials are sent immediately.
 ///
 /// ```
 /// use std::time::Duration;
@@ -134,24 +135,24 @@ pub struct Tarpit {
 }
 
 impl Tarpit {
-    /// For so long, and so many at once.
+    /// Delays denials for up to `longest`, and up to `places` of them at the same time.
     pub const fn new(longest: Duration, places: u32) -> Self {
         Self { longest, places }
     }
 }
 
-/// Who was told what, and who waits.
+/// The retry delay of each key, and the delayed denials.
 pub(super) struct TarpitState<R: ?Sized> {
     pub(super) tarpit: Tarpit,
     pub(super) whom: OffenderKey<R>,
     clock: AnyClock,
-    /// Blocks each key for as long as it was told to stay away.
+    /// Blocks each key for its retry delay, so a peek tells whether it retries too early.
     told: KeyedLimiter<AnyClock>,
     keys: Arc<KeyedConcurrencyLimiter<u64>>,
     all: Arc<ConcurrencyLimiter>,
 }
 
-/// A place of one who waits for a refusal. Dropping it frees the place.
+/// The permit of a delayed denial. Dropping it makes room for another one.
 #[derive(Debug)]
 pub(super) struct TarpitPermit {
     delay: Duration,
@@ -177,11 +178,11 @@ impl<R: Request + ?Sized> TarpitState<R> {
         }
     }
 
-    /// A place for this one, if it was told to come later. It is told so again.
+    /// A permit for a delay, if this key retries too early. Its retry delay starts anew.
     pub(super) fn try_enter(&self, key: u64, wait: Duration) -> Option<TarpitPermit> {
         let told = self.told.key(&key);
         let is_early = !told.peek().is_allowed();
-        // Without room for it, it isn't held up.
+        // If the limiter has no room for this key, the client just isn't delayed next time.
         let _ = told.block_for(wait.min(REMEMBERED));
         let delay = self.tarpit.longest.min(wait);
         if !is_early || delay.is_zero() {
@@ -194,7 +195,7 @@ impl<R: Request + ?Sized> TarpitState<R> {
         })
     }
 
-    /// Waits for as long as this one has to.
+    /// Waits for the delay.
     pub(super) async fn delay(&self, stuck: TarpitPermit) {
         let clock = Arc::clone(&self.clock);
         let at = clock.now() + stuck.delay;

@@ -1,4 +1,4 @@
-//! A guard, and what can be chosen of it.
+//! The request limiter and its settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,16 +18,17 @@ use super::ticket::{CountedResponses, Settle, Settlement};
 use super::{Mode, RequestLimits, SettleCosts};
 use crate::waiter_limit::WaiterLimit;
 
-/// Paths that only machines ask, which should know whether a service lives however much it has to do.
+/// Paths of health checks and metrics. They have to be served even when clients use up all limits.
 const PROBES: [&str; 4] = ["/healthz", "/readyz", "/livez", "/metrics"];
 
-/// How many refusals are logged, unless said otherwise.
+/// The default rate of logged denials.
 const LOGGED: Rate = Rate::per_second(10);
 
-/// How many requests that passed may wait for the service, unless said otherwise.
+/// The default number of allowed requests that may wait for the service.
 const MAX_WAITING: usize = 10_000;
 
-/// A guard before a service.
+/// Limits requests before a service: limits, and what surrounds them (exemptions, costs, blocks, a tarpit,
+/// responses).
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,27 +47,26 @@ const MAX_WAITING: usize = 10_000;
 pub struct RequestLimiter<R: ?Sized, L> {
     limits: LimitsRef<R, L>,
     pub(super) answers: ResponseFormat,
-    /// Most guards have none, and pay for a single check of that.
+    /// Boxed together, as most request limiters have none of these and then do a single check.
     pub(super) before: Option<Arc<Prechecks<R>>>,
     pub(super) after: Option<Arc<Settlement>>,
     pub(super) mode: Mode,
     pub(super) handler: Option<Handler<R>>,
     pub(super) spread: Option<Arc<RetryJitter>>,
     pub(super) log: Arc<DenialLog>,
-    /// Requests that passed and wait for the service to become ready.
+    /// Allowed requests that wait for the service to become ready.
     pub(super) service_waiters: Arc<WaiterLimit>,
     clock: AnyClock,
 }
 
-/// Where a guard's limits are.
+/// Where the limits are, so that request limiters with different settings can share them.
 enum LimitsRef<R: ?Sized, L> {
     Own(L),
-    /// In this guard, which was shared when the settings of the other one changed.
+    /// In this request limiter, which was shared when its settings were changed for a copy.
     With(Arc<RequestLimiter<R, L>>),
 }
 
-/// What is looked at before limits are asked: who is served whatever they say, who isn't and who waits for that, and what a
-/// request costs.
+/// The checks before the limits: exemptions, deny lists, blocks, the tarpit, and the cost of a request.
 #[derive_where::derive_where(Clone, Default)]
 pub(super) struct Prechecks<R: ?Sized> {
     pub(super) exempt: Vec<Predicate<R>>,
@@ -81,7 +81,7 @@ pub(super) type CostOf<R> = Arc<dyn Fn(&R) -> u64 + Send + Sync>;
 pub(super) type Handler<R> = Arc<dyn Fn(&R, &Denial, &mut DeniedResponse) + Send + Sync>;
 
 impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
-    /// A guard that asks these limits about every request.
+    /// Checks every request by these limits.
     pub fn new(limits: L) -> Self {
         if limits.is_global() {
             tracing::warn!(
@@ -104,7 +104,8 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         }
     }
 
-    /// The same guard with other settings. If others share it, it stays as it is for them, and both count together.
+    /// Changes settings. If others share the request limiter, it stays as it is for them, and both share their
+    /// counters.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -126,7 +127,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
             log: Arc::clone(&shared.log),
             service_waiters: Arc::clone(&shared.service_waiters),
             clock: Arc::clone(&shared.clock),
-            // The guard that has the limits, so that no guard in between is kept.
+            // Always the first one, which owns the limits: a chain of references would keep every version in memory.
             limits: LimitsRef::With(match &shared.limits {
                 LimitsRef::With(first) => Arc::clone(first),
                 LimitsRef::Own(_) => shared,
@@ -135,65 +136,65 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         Arc::new(change(own))
     }
 
-    /// How clients are told.
+    /// Sets the format of responses.
     pub fn response_format(mut self, answers: ResponseFormat) -> Self {
         self.answers = answers;
         self
     }
 
-    /// The clock of blocks, tarpit and log: said before those are.
+    /// Sets the clock of blocks, tarpit and log. Call it before those are configured.
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Arc::new(clock);
         self.denial_log_rate(LOGGED)
     }
 
-    /// No limit is for requests like this, either.
+    /// Exempts requests for which `is_exempt` is true from all limits, in addition to earlier exemptions.
     pub fn exempt(mut self, is_exempt: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.before().exempt.push(Arc::new(is_exempt));
         self
     }
 
-    /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
+    /// Exempts GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
     pub fn exempt_probes(self) -> Self {
         self.exempt(|request: &R| {
             matches!(request.method(), "GET" | "HEAD") && PROBES.contains(&request.path())
         })
     }
 
-    /// Whoever is on this list is let in, whatever the limits say, and whoever else says otherwise: as
-    /// [`exempt`](Self::exempt).
+    /// Allows the requests of a list whatever the limits and deny lists say. The same as [`exempt`](Self::exempt).
     pub fn allow(self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.exempt(is_listed)
     }
 
-    /// Whoever is on this list, and on no other that lets it in, isn't served.
+    /// Denies the requests of a list, unless they are exempt or on an allow list.
     pub fn deny(mut self, is_listed: impl Fn(&R) -> bool + Send + Sync + 'static) -> Self {
         self.before().deny.push(Arc::new(is_listed));
         self
     }
 
-    /// What requests cost: one, unless said otherwise. What costs 0 passes, and is shown what is left.
+    /// Sets the cost of each request: 1 by default. A request with cost 0 passes, and its response shows the
+    /// remaining quota.
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
         self.before().cost = Some(Arc::new(cost));
         self
     }
 
-    /// What requests cost, by a table.
+    /// Sets the cost of requests by a table.
     pub fn cost_table(self, cost: Cost) -> Self {
         self.cost(move |request| cost.of(request))
     }
 
-    /// Nothing is refused or kept waiting for its turn, also what has no key, and nobody is told that it would be but the
-    /// log.
+    /// Shadow mode: no request is denied or waits, not even one without a key. Only the log reports what would be
+    /// denied.
     pub fn shadow(mut self) -> Self {
         self.mode = Mode::Shadow;
         self
     }
 
-    /// Whoever is refused too often is blocked for a while, by this key.
+    /// Blocks a key for a while after too many denials.
     ///
     /// # Errors
-    /// Times that can't be kept.
+    /// If the durations are invalid.
     pub fn block(
         mut self,
         block: BlockAfter,
@@ -204,15 +205,18 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         Ok(self)
     }
 
-    /// Whoever comes again before it was told to waits for its refusal, by this key.
+    /// Delays the denial of a client that retries before its `Retry-After`, by this key.
     pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyExtractor<R>) -> Self {
         let pit = TarpitState::new(tarpit, key, Arc::clone(&self.clock));
         self.before().pit = Some(Arc::new(pit));
         self
     }
 
-    /// How many requests that passed a limit which [takes time](RequestLimits::takes_time) may wait for the service behind it to become ready,
-    /// all together: 10,000 unless said otherwise. Others are answered 503. Those who wait for a limit are bounded by that limit.
+    /// The most allowed requests that wait for the service to become ready, all together: 10,000 by default. Others
+    /// get 503.
+    ///
+    /// This counts only behind limits that [take time](RequestLimits::takes_time). Requests that wait for a limit are
+    /// bounded by that limit.
     ///
     /// ```
     /// use std::time::Duration;
@@ -229,15 +233,16 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         self
     }
 
-    /// `Retry-SettlementTiming` is longer than it has to be by a random time, so that those who were refused together don't come again
-    /// together: up to the limit's window, or the time that all who were refused lately need, if that is longer, and never
-    /// more than this.
+    /// Adds a random time to `Retry-After`, so that clients that were denied together don't retry together. The time
+    /// is up to the limit's window, or up to what all recently denied requests need if that is longer, and never more
+    /// than `most`.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.spread = Some(Arc::new(RetryJitter::new(most, Arc::clone(&self.clock))));
         self
     }
 
-    /// Changes refusals before they are sent: status, fields and body. It is told the request, and [why](Denial) it is refused.
+    /// Changes denials before they are sent: status, fields and body. The function gets the request and the
+    /// [reason](Denial).
     ///
     /// ```
     /// use tollgate::Rate;
@@ -259,8 +264,8 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         self
     }
 
-    /// How many refusals are logged (as events of `tracing`, target `tollgate`): 10 a second unless said otherwise. Each tells
-    /// how many came before it that weren't.
+    /// The most denials that are logged (as `tracing` events with the target `tollgate`): 10 a second by default.
+    /// Each event has the number of denials before it that weren't logged.
     pub fn denial_log_rate(mut self, rate: Rate) -> Self {
         self.log = Arc::new(DenialLog::new(rate, &self.clock));
         self
@@ -281,7 +286,7 @@ impl<R: ?Sized, L> RequestLimiter<R, L> {
         }
     }
 
-    /// Apart, as a function that calls itself isn't inlined.
+    /// A separate function, because a recursive one isn't inlined.
     #[cold]
     fn shared_limits(&self) -> &L {
         self.limits()
@@ -289,15 +294,19 @@ impl<R: ?Sized, L> RequestLimiter<R, L> {
 }
 
 impl<R: Request + ?Sized, L: RequestLimits<R> + SettleCosts> RequestLimiter<R, L> {
-    /// Only these answers count. Until the answer is there its request holds its cost. This is for limits that
-    /// [settle](SettleCosts): an [`SettlingRatePerKey`](super::SettlingRatePerKey) or a policy, and not a [`RatePerKey`](super::RatePerKey).
+    /// Charges only for these responses. Until the response, the request holds its cost.
+    ///
+    /// This needs limits that [settle](SettleCosts): a [`SettlingRatePerKey`](super::SettlingRatePerKey) or a policy.
+    /// A [`RatePerKey`](super::RatePerKey) can't.
     pub fn count_responses(mut self, counts: CountedResponses) -> Self {
         Arc::make_mut(self.after.get_or_insert_default()).counts = counts;
         self
     }
 
-    /// What a request costs is known when it was answered: until then its cost is an estimate. This is for limits that
-    /// [settle](SettleCosts): an [`SettlingRatePerKey`](super::SettlingRatePerKey) or a policy, and not a [`RatePerKey`](super::RatePerKey).
+    /// Settles the cost after the response; until then the cost of the request is an estimate.
+    ///
+    /// This needs limits that [settle](SettleCosts): a [`SettlingRatePerKey`](super::SettlingRatePerKey) or a policy.
+    /// A [`RatePerKey`](super::RatePerKey) can't.
     pub fn settle(mut self, settle: Settle) -> Self {
         Arc::make_mut(self.after.get_or_insert_default()).settle = Some(settle);
         self

@@ -1,4 +1,4 @@
-//! A policy decides: facts of the request in, what its rules say out.
+//! Limits of a policy file: the facts of a request decide which rules apply.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -21,27 +21,32 @@ use super::response::ResponseFormat;
 use super::{AskOutcome, LimitOutcome, RequestLimits, SettleCosts, Terms};
 use crate::DecisionAnswer;
 
-/// The limits of a policy, whoever keeps the counts.
+/// The limits of a policy, with counters in any backend.
 ///
-/// Of a request it fills in every fact of [`COMMON_FACTS`](tollgate_engine::facts::COMMON_FACTS) that the policy in force names; nothing else
-/// is read.
+/// For each request it collects the facts of [`COMMON_FACTS`](tollgate_engine::facts::COMMON_FACTS) that the policy
+/// in force names, and reads nothing else.
 ///
-/// | fact | where it comes from |
+/// | fact | source |
 /// |---|---|
 /// | `method`, `path`, `host` | the request |
-/// | `route` | the route that serves it, if the carrier knows it |
-/// | `ip` | the connection, or what trusted proxies tell ([`address`](Self::address)) |
-/// | `user`, `tenant`, `tier` | the extensions [`User`](super::User), [`Tenant`](super::Tenant), [`Tier`](super::Tier), which a layer further out sets |
+/// | `route` | the route of the request, if the adapter knows it |
+/// | `ip` | the connection, or the field of [trusted proxies](Self::client_address) |
+/// | `user`, `tenant`, `tier` | extensions: [`User`](super::User), [`Tenant`](super::Tenant), [`Tier`](super::Tier) |
 /// | `api_key` | the header `x-api-key`, `api-key` or `apikey`, or `Authorization: ApiKey …` |
-/// | `header.<name>` | that header, with bytes that are no text as [`text_of_bytes`](tollgate_engine::facts::text_of_bytes) writes them |
-/// | `domain`, `descriptor` and any other | the extension [`ExtraFacts`](super::ExtraFacts), which also comes before all of these |
+/// | `header.<name>` | this header, [as text](tollgate_engine::facts::text_of_bytes) |
+/// | `domain`, `descriptor`, others | the extension [`ExtraFacts`](super::ExtraFacts), which overrides all of these |
 ///
-/// A header in several lines is compared line by line and as one text: a `block`, or the `match` of a rule, holds if it holds for any of
-/// them, and an `exempt` if it holds for each line. So are several hosts and API keys. If the value is used, as that of a key is, the request
-/// is answered 400, as nobody knows which line the service reads; lines of a list (`accept`, `cookie`, `via` …) are put together. A layer
-/// outside that knows which line counts says so by [`ExtraFacts`](super::ExtraFacts).
+/// A layer further out sets the extensions.
 ///
-/// If another policy comes into force while a request waits, and asks for something else, that is looked for then.
+/// A header with several values is compared with each value, and with all of them joined. A `block`, or the `match`
+/// of a rule, holds if any of them matches; an `exempt` holds only if each does. Several hosts and API keys are
+/// compared in the same way.
+///
+/// If the value is used, as in a key, the request gets 400, because the service might read any of the values. The
+/// values of a list (`accept`, `cookie`, `via` …) are joined instead. An outer layer that knows the right value can
+/// set it by [`ExtraFacts`](super::ExtraFacts).
+///
+/// If the policy is replaced while a request waits, the facts that the new one needs are collected then.
 ///
 /// ```
 /// use tollgate_engine::backend::Memory;
@@ -59,24 +64,24 @@ pub struct PolicyLimits<B: Backend> {
     #[debug(skip)]
     engine: Arc<Engine<B>>,
     address: ClientAddress,
-    /// Decides at once; none for a backend that takes its time.
+    /// Decides without waiting; none for a backend that takes time, such as a store.
     #[debug(skip)]
     decide_now: Option<DecideNow<B>>,
 }
 
 type DecideNow<B> = for<'f> fn(&Engine<B>, &'f Facts<'f>, &ResponseFormat) -> RequestDecision<'f>;
 
-/// What is asked of a backend that takes its time: facts that outlive their request.
+/// A request for a decision of a backend that takes time, with facts that outlive the HTTP request.
 #[derive(Debug)]
 pub struct PolicyQuery {
     facts: OwnedFacts,
     cost: Option<u64>,
-    /// How many bits of an address are one client's, of IPv4 and IPv6.
+    /// How many leading bits of an IPv4 and an IPv6 address identify a client.
     bits: (u8, u8),
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> PolicyLimits<Memory<C, W>> {
-    /// By an engine that counts in this process.
+    /// Limits of an engine that counts in this process.
     pub fn in_memory(engine: impl Into<Arc<Engine<Memory<C, W>>>>) -> Self {
         Self {
             decide_now: Some(|engine, facts, answers| {
@@ -92,10 +97,11 @@ impl<C: Clock + 'static, W: Clock + 'static> PolicyLimits<Memory<C, W>> {
 }
 
 impl<B: Backend> PolicyLimits<B> {
-    /// By an engine that takes its time, as one that counts in a store.
+    /// Limits of an engine whose backend takes time, such as a store.
     ///
-    /// A rule that finds its key in none of its first hundred requests, and a policy of which no rule is for any of them, is logged
-    /// once at WARN (target `tollgate`), with what the last request had and what the rule wants.
+    /// A warning is logged once (target `tollgate`) for each rule that finds no key in its first hundred requests,
+    /// and for a policy whose rules apply to none of them. It names the facts of the last request, and the fact that
+    /// the rule needs.
     pub fn new(engine: impl Into<Arc<Engine<B>>>) -> Self {
         let engine = engine.into();
         engine.log_warnings(events::policy_warning);
@@ -106,9 +112,11 @@ impl<B: Backend> PolicyLimits<B> {
         }
     }
 
-    /// How the fact `ip` is found: by the address of the connection, unless this says which proxies are believed. A rule with `key: ip`
-    /// counts by as many bits of it as [`ipv6_bits`](Address::ipv6_bits) and [`ipv4_bits`](Address::ipv4_bits) say, which is 64 and 32
-    /// unless said otherwise; conditions see the whole address.
+    /// Sets how the fact `ip` is found: by default it is the address of the connection. Behind proxies, state which
+    /// ones are trusted.
+    ///
+    /// A rule with `key: ip` counts by the leading bits that [`ipv6_bits`](ClientAddress::ipv6_bits) and
+    /// [`ipv4_bits`](ClientAddress::ipv4_bits) set: by default 64 and 32. Conditions see the whole address.
     ///
     /// ```
     /// use tollgate_engine::backend::Memory;
@@ -131,12 +139,12 @@ impl<B: Backend> PolicyLimits<B> {
 }
 
 impl PolicyQuery {
-    /// The first set of facts that the engine is asked about.
+    /// The first combination of facts for the engine.
     fn first(&self) -> Facts<'_> {
         self.on_terms(self.facts.first())
     }
 
-    /// All other sets of facts that the request stands for; nearly always none.
+    /// All other combinations of facts, for facts with several values; nearly always none.
     fn others(&self) -> Vec<Facts<'_>> {
         let others = self.facts.others().into_iter();
         others.map(|facts| self.on_terms(facts)).collect()
@@ -151,7 +159,7 @@ impl PolicyQuery {
     }
 }
 
-/// What becomes of a request that was decided so.
+/// Turns a decision of the engine into an outcome.
 fn outcome_of(
     mut verdict: RequestDecision<'_>,
     answers: &ResponseFormat,
@@ -187,14 +195,14 @@ fn outcome_of(
     }
 }
 
-/// Room for the text of any address: the longest has 39 signs.
+/// A buffer for the text of any address: the longest has 39 characters.
 type AddressBuffer = [u8; 40];
 
-/// The text of an address, written into this room.
+/// Writes an address into the buffer.
 fn address_text(address: IpAddr, room: &mut AddressBuffer) -> &str {
     let mut rest = &mut room[..];
     let written = match address {
-        // Most are these, and `fmt` takes several times as long.
+        // Most addresses are IPv4, and `fmt` takes several times as long.
         IpAddr::V4(four) => four.octets().iter().enumerate().try_for_each(|(at, part)| {
             let dot: &[u8] = if at > 0 { b"." } else { b"" };
             rest.write_all(dot)?;
@@ -230,6 +238,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> RequestLimits<R> for PolicyLimit
             let verdict = now(&self.engine, facts, terms.answers);
             AskOutcome::Now(outcome_of(verdict, terms.answers))
         };
+        // Without copies, if no fact has several values: that is nearly every request.
         if let Some(now) = now {
             let mut known = Facts::new().with_client_prefixes(bits.0, bits.1);
             let is_known = facts::facts(request, ip, &asked).all(|(_, name, value)| {
@@ -285,5 +294,5 @@ impl<R: Request + ?Sized, B: Backend + 'static> RequestLimits<R> for PolicyLimit
     }
 }
 
-/// Of rules whose cost is an estimate (`settle_within`); of others the cost stays charged.
+/// Settles rules whose cost is an estimate (`settle_within`). The cost of other rules stays charged.
 impl<B: Backend> SettleCosts for PolicyLimits<B> {}

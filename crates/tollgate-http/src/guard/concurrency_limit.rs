@@ -1,4 +1,4 @@
-//! So many requests at once for each key.
+//! A limit of concurrent requests for each key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,17 @@ use super::request::Request;
 use super::{AskOutcome, LimitOutcome, RequestLimits, Terms};
 use crate::{DenyReason, ShownLimit};
 
-/// Keys that may have requests under way.
+/// The most keys with requests in flight.
 const KEYS: usize = 100_000;
 
-/// How many requests of each key may be under way at once: each holds its slot until the body of its answer has ended, or
-/// was dropped.
+/// A limit of concurrent requests for each key. A request holds its permit until the body of its response has ended
+/// or is dropped.
 ///
-/// Of a limit for the whole service ([`keys::Global`](super::keys::Global)) it is the service that has too much to do, so its
-/// refusals are 503 (`shed`), and of all others 429 (`concurrency`). So are those of a client that finds no room for its key, as
-/// all that there is has others' requests under way, and what newcomers share ([`WhenFull`](tollgate::UnsupportedWhenFull)) as well: it may have none itself.
+/// A denial is 429 (`concurrency`), with two exceptions that are 503 (`shed`), as the server is the cause:
+///
+/// * The limit is for the whole service ([`keys::Global`](super::keys::Global)).
+/// * There is no room for another key, not even in the counter that new keys share
+///   ([`WhenFull`](tollgate::WhenFull)). The client itself may have no request in flight.
 ///
 /// ```
 /// use tollgate_http::guard::{ConcurrencyLimit, keys};
@@ -34,10 +36,10 @@ const KEYS: usize = 100_000;
 pub type ConcurrencyLimit<K, C = Monotonic> =
     KeyedLimits<KeyedConcurrencyLimiter<Fingerprint, C>, K>;
 
-/// A slot that a request holds.
+/// The permit of a request.
 pub type ConcurrencyPermit<C = Monotonic> = OwnedKeyedPermit<Fingerprint, C>;
 
-/// A request that waits for a slot.
+/// A request that waits for a permit.
 #[derive(derive_more::Debug)]
 pub struct PermitWait<C: Clock> {
     #[debug(skip)]
@@ -47,14 +49,14 @@ pub struct PermitWait<C: Clock> {
 }
 
 impl<K> ConcurrencyLimit<K> {
-    /// So many at once for each key, of at most a hundred thousand that have some.
+    /// This many concurrent requests for each key, for up to a hundred thousand keys with requests in flight.
     pub fn new(limit: u32, key: K) -> Self {
         Self::with_limiter(Arc::new(KeyedConcurrencyLimiter::new(limit, KEYS)), key)
     }
 }
 
 impl<K, C: Clock> ConcurrencyLimit<K, C> {
-    /// By a limiter that others may share.
+    /// Uses a limiter that others may share.
     pub fn with_limiter(limiter: Arc<KeyedConcurrencyLimiter<Fingerprint, C>>, key: K) -> Self {
         Self {
             finder: KeyFinder::new(key, format!("requests-at-once:{}", limiter.limit())),
@@ -93,7 +95,7 @@ impl<K, C: Clock> ConcurrencyLimit<K, C> {
                 let decision =
                     concurrency_decision(outcome, occupancy.limit, occupancy.available());
                 events::trace_decision(&self.finder.name, || key, &decision);
-                // Others have all the room that there is for keys: that is the server's.
+                // There is no room for this key, so the server is the cause.
                 let is_crowded = matches!(refused, PermitDenied::TooManyKeys(_));
                 let reason = match outcome {
                     Outcome::Never => DenyReason::TooLarge,
@@ -102,7 +104,7 @@ impl<K, C: Clock> ConcurrencyLimit<K, C> {
                 };
                 let mut denial = self.finder.denial(reason, key, &decision);
                 if is_crowded {
-                    // What is in use there isn't this client's, so it isn't shown.
+                    // The permits in use there belong to other clients, so they aren't shown.
                     denial = denial.with_shown_limit(None);
                 }
                 LimitOutcome::Denied(Box::new(denial))
@@ -112,7 +114,7 @@ impl<K, C: Clock> ConcurrencyLimit<K, C> {
 }
 
 fn concurrency_decision(outcome: Outcome, limit: u32, left: u32) -> Decision {
-    // When one comes back, nobody knows.
+    // The time until a permit is released is unknown.
     let wait = Duration::ZERO;
     Decision::new(outcome, limit.into(), left.into(), wait, wait)
 }
@@ -159,7 +161,8 @@ impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<
     }
 
     fn is_global(&self) -> bool {
-        // That is what it is for: nobody's requests are counted against another's for longer than they run.
+        // Not worth a warning: a permit is held only while its request runs, so no client can use up the limit for
+        // others.
         false
     }
 }

@@ -1,4 +1,4 @@
-//! Why a request may not go on, before anybody is told.
+//! A denial, before a response is made of it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tollgate::{Decision, Outcome};
 use super::missing_key::MissingKey;
 use crate::{DenialBody, DenyReason, ShownLimit, http_status_of};
 
-/// Why a request may not go on: what limits find, and a guard makes an answer of.
+/// Why a request is denied: limits return it, and the request limiter makes a response of it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,26 +25,26 @@ use crate::{DenialBody, DenyReason, ShownLimit, http_status_of};
 #[non_exhaustive]
 #[must_use]
 pub struct Denial {
-    /// What refused.
+    /// The reason.
     pub reason: DenyReason,
     /// The name of the limit; empty if it has none.
     pub limit: Arc<str>,
-    /// What the limit said.
+    /// The decision of the limit.
     pub decision: Decision,
-    /// What tells the key from others in logs: never the key itself.
+    /// A fingerprint of the key, for logs: never the key itself.
     pub key: Option<u64>,
-    /// Why the limits couldn't be asked: for the log, and never for clients.
+    /// Why the store is unavailable: for the log, and never for clients.
     pub error: Option<Box<str>>,
-    /// Which key it lacks, if that is [why](DenyReason::MissingKey).
+    /// The missing key, if that is the [reason](DenyReason::MissingKey).
     pub missing: Option<MissingKey>,
-    /// What fields show, but for the name.
+    /// The limit for header fields, without its name.
     shown: Option<ShownLimit<'static>>,
-    /// What fields show of all limits that the request met, if there are several, with their names.
+    /// All limits of the request for header fields, with their names, if there are several.
     listed: Vec<(Box<str>, ShownLimit<'static>)>,
 }
 
 impl Denial {
-    /// This limit said so. Clients are shown what is left of it, unless it has no numbers.
+    /// A denial by this limit. Responses show the limit, unless it has no numbers.
     pub fn new(reason: DenyReason, limit: impl Into<Arc<str>>, decision: Decision) -> Self {
         let shown = (decision.limit > 0).then(|| ShownLimit::of("", &decision));
         Self {
@@ -59,7 +59,7 @@ impl Denial {
         }
     }
 
-    /// The limits couldn't be asked: somebody may try again soon, and the log says why.
+    /// A denial because the limits can't be checked. The client may retry soon, and the log has the error.
     pub fn store_unreachable(error: &dyn fmt::Display) -> Self {
         let soon = Duration::from_secs(1);
         let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
@@ -69,7 +69,7 @@ impl Denial {
         }
     }
 
-    /// It is on a list of what isn't served, so there is no limit to be shown.
+    /// A denial by a list or a block, so there is no limit to show.
     pub fn blocked(limit: impl Into<Arc<str>>, wait: Option<Duration>) -> Self {
         let outcome = wait.map_or(Outcome::Never, |_| Outcome::Denied);
         let wait = wait.unwrap_or(Duration::MAX);
@@ -80,7 +80,7 @@ impl Denial {
         )
     }
 
-    /// It lacks the key of this limit.
+    /// A denial of a request that lacks the key of this limit.
     pub fn missing_key(limit: impl Into<Arc<str>>, missing: MissingKey) -> Self {
         let decision = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
         Self {
@@ -89,7 +89,7 @@ impl Denial {
         }
     }
 
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     ///
     /// ```
     /// use tollgate_http::guard::{Denial, KeySource, MissingKey};
@@ -106,19 +106,19 @@ impl Denial {
         )
     }
 
-    /// What tells its key from others in logs.
+    /// Sets the fingerprint of the key, for logs.
     pub const fn key(mut self, key: u64) -> Self {
         self.key = Some(key);
         self
     }
 
-    /// The same, and clients are shown this of the limit, whose name is known already.
+    /// Sets the limit that responses show. Its name is the name of the denial's limit.
     pub fn with_shown_limit(mut self, shown: Option<ShownLimit<'_>>) -> Self {
         self.shown = shown.map(|shown| ShownLimit { name: "", ..shown });
         self
     }
 
-    /// What header fields show of the limit.
+    /// The limit for header fields.
     pub fn shown(&self) -> Option<ShownLimit<'_>> {
         let shown = self.shown?;
         Some(ShownLimit {
@@ -127,7 +127,7 @@ impl Denial {
         })
     }
 
-    /// The same, and clients are shown all of these limits, the most urgent first. One alone has the denial's own name.
+    /// Sets all limits that responses show, the most urgent first. A single one has the name of the denial's limit.
     pub fn with_shown_limits(mut self, limits: &[ShownLimit<'_>]) -> Self {
         if let [_, _, ..] = limits {
             let listed = limits.iter().map(|limit| {
@@ -140,7 +140,7 @@ impl Denial {
         self.with_shown_limit(limits.first().copied())
     }
 
-    /// What header fields show of all limits that the request met.
+    /// All limits for header fields.
     pub(super) fn show_limits<T>(&self, show: impl FnOnce(&[ShownLimit<'_>]) -> T) -> T {
         if self.listed.is_empty() {
             return match self.shown() {
@@ -155,7 +155,7 @@ impl Denial {
         show(&limits)
     }
 
-    /// What its client is told, who is to come again after so many seconds.
+    /// The body for the client, with this retry delay in seconds.
     pub(super) fn refusal(&self, retry_after: Option<u64>) -> DenialBody<'_> {
         DenialBody {
             reason: self.reason,
@@ -164,7 +164,7 @@ impl Denial {
         }
     }
 
-    /// How long to wait; none if it never passes.
+    /// How long to wait until a retry can pass; none if it never passes.
     pub fn wait(&self) -> Option<Duration> {
         (self.decision.outcome == Outcome::Denied).then_some(self.decision.wait_or_max())
     }

@@ -1,4 +1,4 @@
-//! What operators see of single requests: events of `tracing`, on the span that is current.
+//! Events of `tracing` about single requests, for operators. They belong to the current span.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::DenyReason;
 /// The target of all events.
 pub(super) const TARGET: &str = "tollgate";
 
-/// Tells of a decision, to those who ask for everything.
+/// Traces a decision, at trace level.
 #[inline]
 pub(super) fn trace_decision(rule: &str, key: impl FnOnce() -> u64, decision: &Decision) {
     if is_tracing() {
@@ -23,7 +23,7 @@ pub(super) fn trace_decision(rule: &str, key: impl FnOnce() -> u64, decision: &D
     }
 }
 
-/// Whether anybody asks for every decision: hardly ever, which is known at one look.
+/// Whether every decision is traced. The level is checked first, because that takes a single load.
 #[inline(always)]
 pub(super) fn is_tracing() -> bool {
     LevelFilter::current() >= LevelFilter::TRACE && are_asked_for()
@@ -52,7 +52,7 @@ fn emit_decision(rule: &str, key: u64, decision: &Decision) {
     );
 }
 
-/// Logs that a limit of a policy applies to nothing. What supplies a fact in middleware isn't known to the engine.
+/// Logs that a limit of a policy applies to no request, with help that only the middleware can give.
 #[cold]
 pub(super) fn policy_warning(warning: &Warning) {
     let help = match warning {
@@ -65,11 +65,11 @@ pub(super) fn policy_warning(warning: &Warning) {
     tracing::warn!(target: TARGET, rule = warning.rule(), help, "{warning}");
 }
 
-/// The log of denials and mistakes. It is limited, as whoever can send one such request can send many.
+/// The log of denials and mistakes. It is rate limited, as a client that can cause one event can cause many.
 #[derive(Debug)]
 pub(super) struct DenialLog {
     limiter: Limiter<AnyClock>,
-    /// How many weren't logged since the last that was.
+    /// How many events weren't logged since the last one that was.
     suppressed: AtomicU64,
 }
 
@@ -81,9 +81,9 @@ impl DenialLog {
         }
     }
 
-    /// Hands on how many weren't logged before this one, or counts it as one of them.
+    /// Logs an event with the number of suppressed ones before it, or counts it as suppressed.
     fn log_limited(&self, log: impl FnOnce(u64)) {
-        // Only a number for people; nothing is ordered by it.
+        // The number is only for people, so relaxed ordering is enough.
         if self.limiter.allow() {
             log(self.suppressed.swap(0, Ordering::Relaxed));
         } else {
@@ -103,7 +103,7 @@ impl DenialLog {
     }
 }
 
-/// Whether anybody hears of such a refusal.
+/// Whether a denial like this is logged at all.
 fn is_logged(denial: &Denial) -> bool {
     if denial.error.is_some() {
         return tracing::enabled!(target: "tollgate", tracing::Level::ERROR);
@@ -114,8 +114,8 @@ fn is_logged(denial: &Denial) -> bool {
     }
 }
 
-/// Tells of a refusal, and of how many nothing was told since the last one.
-fn log_denial(denial: &Denial, mode: Mode, suppressed: u64) {
+/// Logs a denial, with the number of suppressed ones before it.
+fn log_denial(denial: &Denial, mode: Mode, untold: u64) {
     let outcome = match mode {
         Mode::Enforce => "refused",
         Mode::Shadow => "shadow",
@@ -132,7 +132,7 @@ fn log_denial(denial: &Denial, mode: Mode, suppressed: u64) {
         return;
     }
     if *reason == DenyReason::MissingKey {
-        // The client's mistake, so it isn't for the operator's log.
+        // A mistake of the client, so it isn't for the operator's log.
         let wanted = denial.missing.as_ref().map(|missing| &*missing.wanted);
         tracing::debug!(
             target: TARGET,

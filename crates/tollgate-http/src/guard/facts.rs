@@ -1,8 +1,9 @@
-//! The facts of a request that a policy asks for.
+//! The facts of a request that a policy needs.
 //!
-//! A fact that is left out because of what a client sends would switch off the rule that needs it, so each is filled in. A header that
-//! comes in several lines is compared line by line and as one text: what is blocked or limited holds for any of them, an exemption for
-//! each line. If its value is used, as that of a key is, the request is denied: nobody knows which line the service reads.
+//! A client must not be able to remove a fact, as that would switch off the rule that needs it. So every fact gets a
+//! value whatever the client sends. A header with several values is compared with each value, and with all of them
+//! joined: a block or a limit applies if any of them matches, an exemption only if each does. If the value is used,
+//! as in a key, the request is denied, because the service might read any of the values.
 
 use std::borrow::Cow;
 
@@ -12,10 +13,10 @@ use tollgate_engine::{Facts, RequiredFacts};
 use super::missing_key::{KeySource, MissingKey};
 use super::request::{ExtraFacts, Request, Tenant, Tier, User};
 
-/// So many sets of facts may stand for one request.
+/// The most combinations of values for one request.
 const MOST_SETS: usize = 64;
 
-/// Headers by which clients usually send an API key; beside these `Authorization: ApiKey …`.
+/// Headers in which clients usually send an API key, besides `Authorization: ApiKey …`.
 const API_KEY_HEADERS: [&str; 3] = ["x-api-key", "api-key", "apikey"];
 
 /// The scheme of an API key in `Authorization`.
@@ -25,45 +26,45 @@ const API_KEY_SCHEME: &[u8] = b"apikey ";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FactValue<'r> {
     Absent,
-    /// Borrowed, unless it isn't in the request as it is meant: several lines of a list, or bytes that are no text.
+    /// Borrowed from the request if possible. Joined values of a list, and bytes that aren't text, are copies.
     One(Cow<'r, str>),
-    /// The client sends several values, and the fact is only compared.
+    /// The client sends several values, and the policy only compares the fact.
     Several(MultipleValues),
-    /// The client sends several values of what should be one.
+    /// The client sends several values of a fact that has to have one.
     Ambiguous,
 }
 
 /// Several values of one fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MultipleValues {
-    /// Each once.
+    /// Each distinct value.
     each: Vec<String>,
-    /// All of them as one text, if a service may read them so.
+    /// All values joined, if a service may read them as one text.
     joined: Option<String>,
 }
 
-/// What becomes of the value of a fact.
+/// How a policy uses the value of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FactUse {
-    /// It is only compared.
+    /// The value is only compared.
     Compared,
-    /// It is a part of a key, a cost, a tier or a class.
+    /// The value is part of a key, a cost, a tier or a class.
     Taken,
 }
 
 /// Facts that outlive their request.
 #[derive(Debug)]
 pub(super) struct OwnedFacts {
-    /// Which were looked for.
+    /// The facts that the policy needs.
     pub(super) asked: RequiredFacts,
-    /// Those that were found, by their number among these.
+    /// The facts with one value, by their index in `asked`.
     single: Vec<(usize, Box<str>)>,
-    /// Those that have several values.
+    /// The facts with several values.
     several: Vec<(usize, MultipleValues)>,
 }
 
 impl OwnedFacts {
-    /// The facts of a request, to be kept. It is denied if it has too many values of them.
+    /// Copies the facts of a request. The error is a request that is denied because it has too many values.
     pub(super) fn of<R: Request + ?Sized>(
         request: &R,
         ip: Option<&str>,
@@ -91,12 +92,12 @@ impl OwnedFacts {
         })
     }
 
-    /// The facts, with the first value of those that have several.
+    /// The facts, with the first value of each fact that has several.
     pub(super) fn first(&self) -> Facts<'_> {
         self.set(0)
     }
 
-    /// The same with the other values, in every combination.
+    /// The facts with all other combinations of values.
     pub(super) fn others(&self) -> Vec<Facts<'_>> {
         let sets = self
             .several
@@ -106,6 +107,7 @@ impl OwnedFacts {
         (1..sets).map(|number| self.set(number)).collect()
     }
 
+    // The number of a combination is read as digits, one for each fact with several values.
     fn set(&self, mut number: usize) -> Facts<'_> {
         let single = self.single.iter();
         let single = single.map(|(fact, value)| (&*self.asked[*fact], &**value));
@@ -135,7 +137,7 @@ impl MultipleValues {
     }
 }
 
-/// The facts that a policy asks for, each with its number.
+/// The facts that a policy needs, each with its index.
 pub(super) fn facts<'r, R: Request + ?Sized>(
     request: &'r R,
     ip: Option<&'r str>,
@@ -165,7 +167,7 @@ pub(super) fn ambiguous(fact: &str) -> MissingKey {
     MissingKey::new(KeySource::Request, &wanted)
 }
 
-/// What a request says of a fact.
+/// The value of a fact in the request.
 #[inline]
 fn fact_value<'r, R: Request + ?Sized>(
     request: &'r R,
@@ -191,13 +193,13 @@ fn fact_value<'r, R: Request + ?Sized>(
     known.map_or(FactValue::Absent, |text| FactValue::One(text.into()))
 }
 
-/// The header that a fact is the value of. Policies may write a colon for the dot.
+/// The header whose value is this fact. Policies may write a colon instead of the dot.
 fn header_name(fact: &str) -> Option<&str> {
     fact.strip_prefix("header.")
         .or_else(|| fact.strip_prefix("header:"))
 }
 
-/// All lines of a header.
+/// The values of a header.
 fn header_value<'r, R: Request + ?Sized>(
     request: &'r R,
     name: &'r str,
@@ -216,11 +218,11 @@ fn header_value<'r, R: Request + ?Sized>(
     }
 }
 
-/// Lines of a list are one list (RFC 9110); any other header has one value.
+/// Joins the values of a list header (RFC 9110). Any other header must have one value.
 #[cold]
 fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: FactUse) -> FactValue<'r> {
     let separator: &[u8] = match name {
-        // RFC 9113 lets clients divide it.
+        // RFC 9113 lets clients split this header.
         "cookie" => b"; ",
         _ => b", ",
     };
@@ -235,7 +237,7 @@ fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: FactUse) -> FactVal
     }
 }
 
-/// Each value once.
+/// The distinct values.
 fn unique<'v>(values: impl Iterator<Item = Cow<'v, str>>) -> Vec<String> {
     let mut unique: Vec<String> = Vec::new();
     for value in values {
@@ -246,7 +248,7 @@ fn unique<'v>(values: impl Iterator<Item = Cow<'v, str>>) -> Vec<String> {
     unique
 }
 
-/// The host, which a request may tell by its target and by any number of lines.
+/// The host. A request can state it in its target and in any number of `Host` fields.
 fn host_name<R: Request + ?Sized>(request: &R, used: FactUse) -> FactValue<'_> {
     let own = request.host().map(host_without_port);
     let mut lines = request.header_lines("host");
@@ -275,7 +277,7 @@ fn several_hosts<'r, R: Request + ?Sized>(
     single_value(unique(own.into_iter().chain(lines)), used)
 }
 
-/// The only value, or what becomes of several of which a service reads any.
+/// The only value. Of several, a service might read any one, so they are compared one by one, and can't be used.
 fn single_value<'r>(mut values: Vec<String>, used: FactUse) -> FactValue<'r> {
     match (values.len(), used) {
         (0, _) => FactValue::Absent,
@@ -288,8 +290,8 @@ fn single_value<'r>(mut values: Vec<String>, used: FactUse) -> FactValue<'r> {
     }
 }
 
-/// Headers that are lists by their definition, so that clients and proxies may send them in several lines. A header that is merely named
-/// alike (`x-forwarded-user`) has one value.
+/// Whether a header is a list by its definition, so that clients and proxies may send it several times. A header with
+/// a similar name (`x-forwarded-user`) has one value.
 fn is_list(name: &str) -> bool {
     const LISTS: &str = "accept accept-ch accept-charset accept-encoding accept-language cache-control connection \
         content-encoding content-language expect forwarded if-match if-none-match pragma prefer te trailer \
@@ -298,12 +300,13 @@ fn is_list(name: &str) -> bool {
     LISTS.split(' ').any(|list| list == name)
 }
 
-/// Bytes that are no text are a value as well: left out, they would switch off the rule.
+/// Bytes that aren't text are still a value: without one, a client could switch off the rule.
 fn text_value(line: &[u8]) -> FactValue<'_> {
     FactValue::One(text_of_bytes(line))
 }
 
-/// The API key, wherever clients usually send it. One that is sent in two places has to be the same, and none is sent twice in one.
+/// The API key, from all places where clients usually send it. Keys in two places have to be equal, and no place may
+/// have two.
 fn api_key<R: Request + ?Sized>(request: &R, used: FactUse) -> FactValue<'_> {
     let schemes = request.header_lines("authorization").filter_map(|line| {
         let (scheme, key) = line.split_at_checked(API_KEY_SCHEME.len())?;
@@ -331,12 +334,12 @@ fn api_key<R: Request + ?Sized>(request: &R, used: FactUse) -> FactValue<'_> {
     single_value(unique(all.map(text_of_bytes)), used)
 }
 
-/// The host of `HostState` or of an address, as rules write it: in lower case, without the port and the dot at its end. Otherwise whoever
-/// writes `API.example.com:80` gets past a rule for `api.example.com`.
+/// The host without port and trailing dot, in lower case, as rules write it. Otherwise a client could write
+/// `API.example.com:80` to avoid a rule for `api.example.com`.
 fn host_without_port(written: &str) -> Cow<'_, str> {
     let host = written.trim();
     let port = host.rfind(':').filter(|at| {
-        // The colons of an address of IPv6 are between brackets.
+        // The colons of an IPv6 address are between brackets.
         !host[*at..].contains(']')
     });
     let host = port.map_or(host, |at| &host[..at]);

@@ -1,5 +1,5 @@
-//! What was written before: `RateLimit-Policy` is the same in all answers that show a limit, and who floods a service is
-//! refused in the same words again and again.
+//! A cache of texts. `RateLimit-Policy` is the same in all responses that show a limit, and a client that floods a
+//! service gets the same denial again and again.
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
@@ -10,42 +10,42 @@ use bytes::Bytes;
 use super::response::DenialBodyFormat;
 use crate::{DenialBody, DenyReason, ShownLimit};
 
-/// So many limits are remembered by each thread. A power of two.
+/// The number of cached limits of each thread. A power of two.
 const PLACES: usize = 64;
 
 thread_local! {
-    /// Of each thread its own, so that nobody waits for the count of who shares a text.
+    /// One cache for each thread: a shared one would make threads wait for each other's reference counts.
     static POLICIES: CacheSlots<LimitKey, PolicyTexts> = const { RefCell::new([const { None }; PLACES]) };
     static REFUSALS: CacheSlots<DenialKey, DenialTexts> = const { RefCell::new([const { None }; PLACES]) };
     static EMPTY: CacheSlots<(Box<str>, u64), Bytes> = const { RefCell::new([const { None }; PLACES]) };
 }
 
-/// Texts, each with what it was written of.
+/// Texts, each with the key for which it was written.
 type CacheSlots<K, T> = RefCell<[Option<(K, T)>; PLACES]>;
 
 /// A limit: its name, quota and window.
 type LimitKey = (Box<str>, u64, Option<Duration>);
 
-/// A refusal: the name of its limit, its form and reason, and when to come again.
+/// A denial: the name of its limit, its format and reason, and the retry delay.
 type DenialKey = (Box<str>, DenialBodyFormat, DenyReason, Option<u64>);
 
-/// What a refusal says that doesn't depend on who is refused.
+/// The parts of a denial that don't depend on the client.
 #[derive(Clone)]
 pub(super) struct DenialTexts {
     pub(super) body: Bytes,
-    /// The value of `Retry-SettlementTiming`.
+    /// The value of `Retry-After`.
     pub(super) retry_after: Bytes,
 }
 
-/// What all answers say that show a limit.
+/// The parts that are the same in all responses that show a limit.
 pub(super) struct PolicyTexts {
     /// The value of `RateLimit-Policy`.
     pub(super) policy: Bytes,
-    /// What the value of `RateLimit` begins with.
+    /// The start of the value of `RateLimit`.
     pub(super) name: Bytes,
 }
 
-/// Takes the text at this place if it is the one that is looked for, and writes it there if not.
+/// Takes the cached text at this index if it has the right key; otherwise writes it there first.
 #[inline]
 fn cached<K, T, R>(
     places: &'static LocalKey<CacheSlots<K, T>>,
@@ -61,7 +61,7 @@ fn cached<K, T, R>(
             _ => take(put(place, write())),
         }
     });
-    // A thread that ends remembers nothing, and may still have something to answer.
+    // While a thread ends its cache is gone, and it may still have responses to write.
     taken.unwrap_or_else(|_| take(&write().1))
 }
 
@@ -70,7 +70,7 @@ fn put<K, T>(place: &mut Option<(K, T)>, written: (K, T)) -> &T {
     &place.insert(written).1
 }
 
-/// Takes what is written of this limit whatever is left, by the first function if it isn't remembered.
+/// Takes the texts of a limit that don't depend on the remaining quota; `write` writes them if they aren't cached.
 #[inline]
 pub(super) fn policy_texts<R>(
     limit: &ShownLimit<'_>,
@@ -92,7 +92,7 @@ pub(super) fn policy_texts<R>(
     )
 }
 
-/// What is written of a refusal, by this function if it isn't remembered.
+/// The texts of a denial; `write` writes them if they aren't cached.
 pub(super) fn denial_texts(
     form: DenialBodyFormat,
     refusal: &DenialBody<'_>,
@@ -112,8 +112,8 @@ pub(super) fn denial_texts(
     )
 }
 
-/// The value of `RateLimit` while nothing is left of the limit with this name for so many seconds, by this function if it isn't
-/// remembered.
+/// The value of `RateLimit` while nothing of this limit remains, with this time until the refill; `write` writes it
+/// if it isn't cached.
 pub(super) fn exhausted_text(name: &str, seconds: u64, write: impl Fn() -> Bytes) -> Bytes {
     cached(
         &EMPTY,
@@ -124,12 +124,12 @@ pub(super) fn exhausted_text(name: &str, seconds: u64, write: impl Fn() -> Bytes
     )
 }
 
-/// Where what is known of a limit is kept, with this number of its. Those that share a place take turns.
+/// The cache index of a limit and one of its numbers. Limits with the same index replace each other.
 #[inline]
 fn cache_index(name: &str, number: u64) -> usize {
     let name = name.as_bytes();
     let last = name.last().copied().unwrap_or_default();
-    // Names of rules are often numbered, and differ at their end.
+    // The last byte is enough of the name, as rules are often numbered and differ at the end.
     let mixed = number ^ (u64::from(last) << 3) ^ (name.len() as u64);
     (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % PLACES
 }
@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn limits_that_share_a_place_are_told_apart() {
-        // More than there are places, in an order in which each comes again after the others.
+        // More limits than fit into the cache, in an order in which each returns after all the others.
         for round in 0..3 {
             for number in 0..3 * PLACES as u64 {
                 let name = format!("rule-{}", number % 100);
                 let window = Duration::from_secs(1 + number % 2);
-                // With something left, and with nothing for more times than there are places.
+                // With remaining quota, and without it for more refill times than fit into the cache.
                 let full = Duration::from_secs(number % 150);
                 let decision =
                     Decision::new(Outcome::Allowed, number, round % 2, Duration::ZERO, full);

@@ -1,4 +1,4 @@
-//! Header fields of an answer: names, and values that carriers take over as they are.
+//! Header fields of a response: names, and values that adapters take over without a copy.
 
 use std::cell::Cell;
 use std::fmt;
@@ -10,10 +10,10 @@ use super::field_cache;
 use crate::ShownLimit;
 use crate::fields::{self, FieldSink, whole_seconds};
 
-/// Most values fit here while they are being written.
+/// Most values fit into this many bytes while they are written.
 const USUAL: usize = 64;
 
-/// Header fields of an answer: names in lower case, and values.
+/// Header fields of a response: names in lower case, and values.
 ///
 /// ```
 /// use tollgate_http::guard::HeaderFields;
@@ -26,27 +26,27 @@ const USUAL: usize = 64;
 #[derive(Clone, Default)]
 pub struct HeaderFields(Option<Box<FieldLines>>);
 
-/// As many as the refusals of most dialects have.
+/// As many as the denials of most dialects have.
 type FieldLines = SmallVec<[FieldLine; 5]>;
 
 /// A name and its value.
 type FieldLine = (&'static str, Bytes);
 
 thread_local! {
-    /// Where the fields of an answer were that was sent, for those of the next.
+    /// The box of the last response's fields, for the next one: it saves an allocation.
     static SPARE: Cell<Option<Box<FieldLines>>> = const { Cell::new(None) };
 }
 
-/// Some fields, while they are being written.
+/// Fields that are being written.
 pub(super) struct FieldWriter {
-    /// In the place where they stay: they are too many to be moved.
+    /// Boxed from the start: moving the array later would take longer.
     lines: Box<FieldLines>,
-    /// The name of the one that is being written.
+    /// The name of the field that is being written.
     name: Option<&'static str>,
     value: InlineBytes,
 }
 
-/// Bytes in place, or elsewhere if they are many.
+/// Bytes in an array, or in a vector if they don't fit.
 struct InlineBytes {
     inline: [u8; USUAL],
     used: usize,
@@ -54,30 +54,30 @@ struct InlineBytes {
 }
 
 impl HeaderFields {
-    /// None.
+    /// No fields.
     #[inline]
     pub const fn new() -> Self {
         Self(None)
     }
 
-    /// Whether there are none.
+    /// Whether there are no fields.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// How many there are.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |lines| lines.len())
     }
 
-    /// One more.
+    /// Adds a field.
     pub fn push(&mut self, name: &'static str, value: &str) {
         let lines = self.0.get_or_insert_default();
         lines.push((name, Bytes::copy_from_slice(value.as_bytes())));
     }
 
-    /// This one, in place of all others of its name.
+    /// Adds a field, and removes all others of this name.
     pub fn set(&mut self, name: &'static str, value: &str) {
         if let Some(lines) = &mut self.0 {
             lines.retain(|(own, _)| *own != name);
@@ -85,7 +85,7 @@ impl HeaderFields {
         self.push(name, value);
     }
 
-    /// The value of this name; the first if there are several.
+    /// The first value of this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         let mut found = self.iter().filter(|(own, _)| *own == name);
         found.next().map(|(_, value)| value)
@@ -94,11 +94,11 @@ impl HeaderFields {
     /// Names and values, in their order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let lines = self.0.iter().flat_map(|lines| lines.iter());
-        // Only texts are written.
+        // Only text is ever written, so every value is valid UTF-8.
         lines.map(|(name, value)| (*name, str::from_utf8(value).unwrap_or_default()))
     }
 
-    /// Hands each name and value to a carrier, which keeps the value.
+    /// Passes each name and value to an adapter, which keeps the value.
     #[inline]
     pub fn for_each_owned(self, mut put: impl FnMut(&'static str, Bytes)) {
         let Some(mut lines) = self.0 else { return };
@@ -107,7 +107,7 @@ impl HeaderFields {
         }
         if !lines.spilled() {
             lines.clear();
-            // Threads that end have no use for it.
+            // Fails while the thread ends, when no more responses need the box.
             let _ = SPARE.try_with(|spare| spare.set(Some(lines)));
         }
     }
@@ -131,14 +131,14 @@ impl FieldWriter {
         self.text(value);
     }
 
-    /// A field whose value is known already.
+    /// Adds a field whose value is already written.
     #[inline]
     pub(super) fn push_value(&mut self, name: &'static str, value: Bytes) {
         self.end();
         self.lines.push((name, value));
     }
 
-    /// The field that is being written is complete.
+    /// Completes the field that is being written.
     #[inline]
     fn end(&mut self) {
         if let Some(name) = self.name.take() {
@@ -182,7 +182,7 @@ impl FieldSink for FieldWriter {
             field_cache::policy_texts(limit, texts, |same| {
                 self.push_value("ratelimit-policy", same.policy.clone());
             });
-            // No time is told in so many seconds.
+            // `u64::MAX` marks a limit without a refill time, so its text is cached apart.
             let seconds = if limit.tells_time() {
                 whole_seconds(limit.more_after)
             } else {
@@ -234,7 +234,7 @@ impl InlineBytes {
         self.spilled.extend_from_slice(bytes);
     }
 
-    /// All of it, and then it is empty.
+    /// The bytes; leaves the buffer empty.
     #[inline]
     fn take(&mut self) -> Bytes {
         let used = std::mem::take(&mut self.used);

@@ -1,8 +1,8 @@
-//! What tells one client from another: each key is a place to find it in a request.
+//! Key extractors: each takes the rate-limit key from one place of a request.
 //!
-//! What a client may choose freely (a header, a cookie) tells clients apart only if somebody has checked it before: whoever
-//! sends another value each time has a fresh limit each time. So put such a layer behind the one that authenticates, or
-//! combine it with the address.
+//! A value that clients choose freely (a header, a cookie) is a safe key only after somebody has checked it: a client
+//! that sends another value each time gets a fresh limit each time. So put the layer behind the one that
+//! authenticates, or combine the key with the address.
 
 mod address;
 mod cookie;
@@ -16,52 +16,54 @@ use super::request::Request;
 pub use address::{ClientAddress, Connection};
 pub use cookie::{Cookie, CookieKey, CookieValue};
 
-/// Where the key of a request is found.
+/// Extracts the rate-limit key of a request.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` isn't a key that requests of `{R}` have",
     label = "not a key for this layer",
-    note = "a key is one of `keys::Address`, `Header`, `Bearer`, `Cookie`, `Extension<T>` (where `T: Hash`), `Route`, a tuple of two to \
-            four keys, or `keys::first((…))`",
-    note = "a closure becomes a key by `keys::by(|head: &Head| …)`, where `Head` is the carrier's and the closure returns an `Option` \
-            of something that implements `Hash`"
+    note = "a key is one of `keys::ClientAddress`, `Header`, `Bearer`, `Cookie`, `Extension<T>` (where `T: Hash`), `Route`, a tuple of \
+            two to four keys, or `keys::first_of((…))`",
+    note = "`keys::from_fn(|head: &RequestHead| …)` makes a key of a closure, with the `RequestHead` of the adapter; the closure \
+            returns an `Option` of a type that implements `Hash`"
 )]
 pub trait KeyExtractor<R: Request + ?Sized>: Send + Sync + 'static {
-    /// What is counted by.
+    /// The type of the key.
     type Key<'r>: Hash;
 
-    /// The key; none if the request has none.
+    /// The key of the request; none if the request has none.
     fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>>;
 
-    /// The key, if it is found at one look; none if it takes a closer one, by [`key`](Self::key). So a request may be asked for
-    /// its key twice.
+    /// The key for the fast path; none if extracting it takes longer. Then [`key`](Self::key) is called as well, so a
+    /// request may be read twice.
     #[inline(always)]
     fn glance<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
         self.key(request)
     }
 
-    /// What a request without the key lacks, and who has to supply that. Only asked of requests without one. By default the client
-    /// does, so the request is a bad one (400).
+    /// What a request without the key lacks, and who has to supply it. By default the client, so the request is bad
+    /// (400). Called only for requests without a key.
     #[cold]
     fn missing(&self, request: &R) -> MissingKey {
         let _ = request;
         MissingKey::new(KeySource::Request, "the key of this limit")
     }
 
-    /// What a request without the key has twice, as two lines of a header: nobody knows which of them the service reads, so it is
-    /// denied, whatever is chosen for requests without a key, and has no other key instead. Only asked of requests without one.
+    /// The key that a request has twice, such as two values of a header. The service might read either, so the
+    /// request is denied whatever [`OnMissingKey`](tollgate::OnMissingKey) states, and no other key replaces it.
+    /// Called only for requests without a key.
     #[cold]
     fn ambiguous(&self, request: &R) -> Option<MissingKey> {
         let _ = request;
         None
     }
 
-    /// Whether all requests have one key.
+    /// Whether all requests have the same key.
     fn is_everyone(&self) -> bool {
         false
     }
 }
 
-/// A header field. A request that has it several times is denied, whatever is chosen for those without one.
+/// The value of a header field. A request that has the field several times is denied, whatever
+/// [`OnMissingKey`](tollgate::OnMissingKey) states.
 #[derive(Clone, Debug)]
 pub struct Header(Box<str>);
 
@@ -101,7 +103,7 @@ impl<R: Request + ?Sized> KeyExtractor<R> for Header {
     }
 }
 
-/// The token of `Authorization: Bearer …`. Limiters keep hashes of keys, so it is nowhere to be read.
+/// The token of `Authorization: Bearer …`. Limiters keep hashes of keys, so the token can't be read from memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Bearer;
 
@@ -127,7 +129,7 @@ impl<R: Request + ?Sized> KeyExtractor<R> for Bearer {
     }
 }
 
-/// What an earlier layer put into the request's extensions, as [`User`](super::User).
+/// A value that an earlier layer put into the request's extensions, such as [`User`](super::User).
 #[derive(Debug)]
 #[derive_where::derive_where(Clone, Default)]
 pub struct Extension<T>(PhantomData<fn() -> T>);
@@ -159,8 +161,8 @@ impl<R: Request + ?Sized, T: Hash + Send + Sync + 'static> KeyExtractor<R> for E
     }
 }
 
-/// The pattern of the route that serves the request, as `/users/{id}`: as axum (feature `axum`) and actix-web know it. What is
-/// answered 404 has none, and so has all of gRPC, where the path is the method: see [`by`].
+/// The pattern of the route, such as `/users/{id}`, as axum (feature `axum`) and actix-web report it. A request that
+/// no route serves (404) has none, and neither has a gRPC call, where the path is the method: see [`from_fn`].
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
 
@@ -176,7 +178,7 @@ impl<R: Request + ?Sized> KeyExtractor<R> for Route {
     }
 }
 
-/// The method.
+/// The HTTP method.
 #[derive(Clone, Copy, Debug)]
 pub struct Method;
 
@@ -188,7 +190,7 @@ impl<R: Request + ?Sized> KeyExtractor<R> for Method {
     }
 }
 
-/// One key for all requests: one limit for the whole service.
+/// The same key for all requests: one limit for the whole service.
 #[derive(Clone, Copy, Debug)]
 pub struct Global;
 
@@ -204,7 +206,7 @@ impl<R: Request + ?Sized> KeyExtractor<R> for Global {
     }
 }
 
-/// A function of the request.
+/// A key that a function extracts; [`from_fn`] makes it.
 #[derive(Clone, Debug)]
 pub struct FromFn<F> {
     find: F,
@@ -212,7 +214,7 @@ pub struct FromFn<F> {
 }
 
 impl<F> FromFn<F> {
-    /// Who has to supply what the function looks for: this decides how a request without a key is answered, see [`KeySource`].
+    /// Sets who has to supply the key. This decides the response to a request without one: see [`KeySource`].
     ///
     /// ```
     /// use tollgate_http::guard::{KeySource, Request, User, keys};
@@ -229,9 +231,10 @@ impl<F> FromFn<F> {
     }
 }
 
-/// The key that a function finds; a request of which it finds none has no key, and unless
-/// [`supplied_by`](FromFn::supplied_by) says otherwise its client is to blame (400). The function has to say what it takes: it is
-/// `head: &RequestHead`, with the `RequestHead` of the carrier.
+/// A key that a function extracts. If it returns none, the request has no key, and by default its client is
+/// responsible (400): see [`supplied_by`](FromFn::supplied_by).
+///
+/// A closure has to state the type of its argument: `head: &RequestHead`, with the `RequestHead` of the adapter.
 ///
 /// ```
 /// use tollgate_http::guard::{Request, keys};
@@ -260,7 +263,8 @@ where
         (self.find)(request)
     }
 
-    /// None: the function is called once for each request, as it may take long, or say another thing the second time.
+    /// Always none: the function may be slow or return another key the second time, so it is called only once for
+    /// each request.
     fn glance<'r>(&'r self, _: &'r R) -> Option<K> {
         None
     }
@@ -272,7 +276,7 @@ where
 
 macro_rules! together {
     ($($name:ident),*) => {
-        /// All of them together; a request that lacks one has no key.
+        /// The combination of all keys. A request that lacks one of them has no key.
         #[expect(non_snake_case, reason = "named as their types are")]
         impl<R: Request + ?Sized, $($name: KeyExtractor<R>),*> KeyExtractor<R> for ($($name,)*) {
             type Key<'r> = ($($name::Key<'r>,)*);
@@ -288,7 +292,7 @@ macro_rules! together {
                 Some(($($name.glance(request)?,)*))
             }
 
-            /// What the first part says that is missing.
+            /// What the first missing part lacks.
             fn missing(&self, request: &R) -> MissingKey {
                 let ($($name,)*) = self;
                 $(
@@ -296,7 +300,7 @@ macro_rules! together {
                         return $name.missing(request);
                     }
                 )*
-                // A function found it the second time.
+                // A function returned none first, and a key the second time.
                 MissingKey::new(KeySource::Request, "a part of its key")
             }
 
@@ -322,25 +326,26 @@ together!(A, B);
 together!(A, B, C);
 together!(A, B, C, D);
 
-/// The first of several keys that a request has; [`first`] makes it.
+/// The first of several keys that a request has; [`first_of`] makes it.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstOf<K>(K);
 
-/// The first of these keys that a request has: `first((Header::new("x-api-key"), ClientAddress::new()))` limits a client by its API key,
-/// and by its address if it sends none. It takes two to four keys.
+/// The first of these keys that a request has, for two to four keys. `first_of((Header::new("x-api-key"),
+/// ClientAddress::new()))` limits a client by its API key, or by its address if it sends none.
 ///
-/// Each alternative has a key space of its own, so nobody who sends `198.51.100.7` as an API key uses up the limit of that address.
-/// If a request has none of them, the last one is the one that is [missing](tollgate::OnMissingKey). A request that has one of them
-/// twice, as two lines of a header, is denied: it doesn't choose the next key so.
+/// Each alternative has its own key space: a client that sends `198.51.100.7` as an API key doesn't use up the limit
+/// of that address. If a request has none of the keys, the last one counts as [missing](tollgate::OnMissingKey). A
+/// request that has one of them twice is denied, so a client can't choose the next key that way.
 ///
-/// A client that may choose the first key freely gets a fresh limit with each value, as with every header that nobody has checked:
-/// put the layer behind the one that authenticates, or take an [`Extension`] that it sets.
+/// If clients choose the first key freely, each new value gets a fresh limit, as with every unchecked header. Put the
+/// layer behind the one that authenticates, or use an [`Extension`] that it sets.
 ///
 /// ```
 /// use tollgate::Rate;
 /// use tollgate_http::guard::{RatePerKey, User, keys};
 ///
-/// let key = keys::first_of((keys::Extension::<User>::new(), keys::Header::new("x-api-key"), keys::ClientAddress::new()));
+/// let user = keys::Extension::<User>::new();
+/// let key = keys::first_of((user, keys::Header::new("x-api-key"), keys::ClientAddress::new()));
 /// let limits = RatePerKey::new(Rate::per_minute(100), key)?;
 /// // The same for two:
 /// let limits = RatePerKey::new(Rate::per_minute(100), keys::Header::new("x-api-key").or(keys::ClientAddress::new()))?;
@@ -353,7 +358,8 @@ pub const fn first_of<K>(keys: K) -> FirstOf<K> {
 
 macro_rules! alternatives {
     ($found:ident: $($name:ident),*) => {
-        /// Which of the alternatives a request has, and its key. The hash says which, so no two alternatives share a key.
+        /// The key of a request, by alternative. The alternative is part of the hash, so no two alternatives share a
+        /// key.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $found<$($name),*> {
             $(
@@ -379,7 +385,7 @@ macro_rules! alternatives {
                 None
             }
 
-            /// Only the first alternative: if it isn't found at one look, it may still be found at a closer one.
+            /// Only the first alternative: if it isn't on the fast path, `key` may still find it, before the others.
             #[inline(always)]
             fn glance<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
                 self.0.0.glance(request).map($found::A)
@@ -398,7 +404,7 @@ macro_rules! alternatives {
                 None$(.or_else(|| $name.ambiguous(request)))*
             }
 
-            /// If the first one is everybody's, no other is ever looked for.
+            /// If the first alternative is the same for all requests, the others are never used.
             fn is_everyone(&self) -> bool {
                 self.0.0.is_everyone()
             }
@@ -413,7 +419,7 @@ alternatives!(FirstOfFour: A, B, C, D);
 macro_rules! or {
     ($($key:ident $(<$of:ident>)?),* $(,)?) => {$(
         impl $(<$of>)? $key $(<$of>)? {
-            /// This key, or if a request lacks it the other: see [`first`](fn@first).
+            /// This key, or the other one if a request lacks it: see [`first_of`](fn@first_of).
             #[must_use]
             pub const fn or<K>(self, other: K) -> FirstOf<(Self, K)> {
                 FirstOf((self, other))

@@ -1,4 +1,5 @@
-//! The key of a request, and requests without one: what they lack, how they are answered, and the warning if no request has a key.
+//! Finding the key of a request, and handling requests without one: the response, and a warning if no request ever
+//! has a key.
 
 use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
@@ -16,16 +17,18 @@ use super::request::Request;
 use super::{LimitOutcome, ServerMistake, Terms};
 use crate::DenyReason;
 
-/// If so many requests come before the first that has a key, a layer is missing or in the wrong place.
+/// After this many requests without a single key, a layer is probably missing or in the wrong place.
 const WARN_AFTER: u32 = 100;
 
-/// A request had a key: none are counted any more.
+/// A request had a key, so requests without one aren't counted any more.
 const SOME_HAVE_ONE: u32 = u32::MAX;
 
-/// Who has to supply the key that a request lacks. If requests without a key are [denied](OnMissingKey::Deny), this decides how.
+/// Who has to supply the key that a request lacks. If requests without a key are [denied](OnMissingKey::Deny), this
+/// decides how.
 ///
-/// What the server has to supply is a mistake in the server, so it is 500 and logged as an error. What clients send is their
-/// mistake, so it is 400 or 401 and logged at debug: no client can fill a log.
+/// A key that the server has to supply is missing by a mistake of the server: 500, logged as an error. A key that the
+/// client has to supply is missing by a mistake of the client: 400 or 401, logged at debug level, so that no client
+/// can fill a log.
 ///
 /// ```
 /// use tollgate_http::guard::KeySource;
@@ -35,7 +38,7 @@ const SOME_HAVE_ONE: u32 = u32::MAX;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeySource {
-    /// The server, which knows where a connection comes from.
+    /// The server, which knows the address of the connection.
     Connection,
     /// A layer further out, which sets an extension.
     Extension,
@@ -57,26 +60,27 @@ pub enum KeySource {
 #[display("it lacks {wanted}: {}", self.advice())]
 #[non_exhaustive]
 pub struct MissingKey {
-    /// Who has to supply it.
+    /// Who has to supply the key.
     pub source: KeySource,
-    /// What it is, as the end of "it lacks …". Clients read it if they have to supply it.
+    /// What is missing, as the end of "it lacks …". Clients read it if they have to supply it.
     pub wanted: Box<str>,
 }
 
-/// What was chosen for requests without a key, and how many came before the first with one.
+/// The setting for requests without a key, and their count before the first request with a key.
 #[derive(Debug)]
 pub(super) struct MissingKeyHandler {
     pub(super) on_missing: OnMissingKey,
     seen: AtomicU32,
 }
 
-/// The key of all requests without one. No key of a client has the same hash: these are no lengths, and no text is as long.
+/// The key that all requests without a key share. No client can choose a key with the same hash: these numbers aren't
+/// lengths, and no text is that long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SharedKey(u64, u64);
 
-/// An answer that takes longer than this is charged its estimate.
+/// The longest time until a cost is settled; a longer response is charged its estimate.
 const LONGEST: Duration = Duration::from_secs(600);
-/// The only one.
+/// The only shared key.
 const SHARED_KEY: SharedKey = SharedKey(0xf1c6_52d8_0b6f_3a97, 0xd3e1_9c40_77a5_8e2b);
 
 impl KeySource {
@@ -88,7 +92,7 @@ impl KeySource {
         Self::Credentials,
     ];
 
-    /// The HTTP status of requests that are denied because it supplied no key.
+    /// The HTTP status of requests that are denied because this source supplied no key.
     pub const fn status(self) -> u16 {
         match self {
             Self::Connection | Self::Extension => 500,
@@ -103,7 +107,7 @@ impl KeySource {
 }
 
 impl MissingKey {
-    /// A request lacks this, which that one has to supply.
+    /// The request lacks `wanted`, which `source` has to supply.
     pub fn new(source: KeySource, wanted: &str) -> Self {
         Self {
             source,
@@ -115,7 +119,7 @@ impl MissingKey {
     const fn advice(&self) -> &'static str {
         match self.source {
             KeySource::Connection => {
-                "let the server tell the address: axum does with into_make_service_with_connect_info::<SocketAddr>() and \
+                "let the server report the address: axum does with into_make_service_with_connect_info::<SocketAddr>() and \
                  the feature \"axum\" of tollgate-tower; elsewhere put a SocketAddr into the request's extensions"
             }
             KeySource::Extension => {
@@ -123,7 +127,7 @@ impl MissingKey {
                  that is added last runs first"
             }
             KeySource::Request | KeySource::Credentials => {
-                "if clients needn't send it, name another key to fall back to: keys::first((…, keys::Address::new()))"
+                "if clients needn't send it, add another key to fall back to: keys::first_of((…, keys::ClientAddress::new()))"
             }
         }
     }
@@ -139,16 +143,17 @@ impl Default for MissingKeyHandler {
 }
 
 impl MissingKeyHandler {
-    /// A request has a key.
+    /// Records that a request has a key.
     #[inline]
     pub(super) fn record_key_found(&self) {
-        // Nothing is ordered by the number.
+        // Only the number itself counts, so relaxed ordering is enough. The load first keeps the cache line shared
+        // between cores.
         if self.seen.load(Ordering::Relaxed) != SOME_HAVE_ONE {
             self.seen.store(SOME_HAVE_ONE, Ordering::Relaxed);
         }
     }
 
-    /// The key of a request that has none of its own at the limit of this name, or what becomes of the request.
+    /// The shared key of a request without a key of its own, or what becomes of the request.
     #[cold]
     pub(super) fn substitute_key<R: Request + ?Sized, H>(
         &self,
@@ -162,7 +167,7 @@ impl MissingKeyHandler {
         if self.on_missing == OnMissingKey::Deny {
             let missing = key.missing(request);
             if missing.source.is_server() {
-                // Logged as an error at once.
+                // `Failed` is logged as an error, so it isn't counted for the warning.
                 return Err(LimitOutcome::Failed(ServerMistake::NoKey(missing)));
             }
             self.count_missing(|| missing.clone());
@@ -175,7 +180,7 @@ impl MissingKeyHandler {
         }
     }
 
-    /// Counts the requests before the first that has a key, and warns of the hundredth.
+    /// Counts requests before the first one with a key, and warns at the hundredth.
     fn count_missing(&self, missing: impl FnOnce() -> MissingKey) {
         let count = |seen| (seen < WARN_AFTER).then(|| seen + 1);
         let before = self
@@ -195,19 +200,19 @@ impl MissingKeyHandler {
     }
 }
 
-/// What is kept in place of a key: two hashes of it with seeds that nobody knows. So no token can be read from memory, and
-/// no two keys that a client chooses meet.
+/// What is kept instead of a key: two hashes of it with secret seeds. So no token can be read from memory, and
+/// clients can't construct keys that collide.
 pub type Fingerprint = [u64; 2];
 
-/// What the limits by key have in common: where keys are found and what is kept of them, the name that clients are told, and
-/// how long a request over the limit waits.
+/// What all limits by key share: where the key is, the fingerprint that is kept of it, the name that clients read,
+/// and how long a request over the limit waits.
 #[derive(Debug)]
 pub(crate) struct KeyFinder<K> {
     pub(super) key: K,
     pub(super) keyless: MissingKeyHandler,
     pub(super) name: Arc<str>,
     pub(super) longest_wait: Duration,
-    /// For how long a cost is held at most, by limits that settle it.
+    /// How long a cost is reserved at most, in limits that settle.
     pub(super) settle_within: Duration,
     seeds: [RandomState; 2],
 }
@@ -224,14 +229,14 @@ impl<K> KeyFinder<K> {
         }
     }
 
-    /// Whether a request that is over the limit waits for its turn.
+    /// Whether a request over the limit waits in the queue.
     #[inline]
     pub(super) fn waits(&self, decision: &Decision, terms: &Terms<'_>) -> bool {
         let is_soon = !self.longest_wait.is_zero() && decision.wait_or_max() <= self.longest_wait;
         terms.may_wait && is_soon && decision.outcome == Outcome::Denied
     }
 
-    /// Why a request of this key is over the limit.
+    /// The denial of a request with this key.
     pub(super) fn denial(&self, reason: DenyReason, key: u64, decision: &Decision) -> Denial {
         Denial::new(reason, Arc::clone(&self.name), *decision).key(key)
     }
@@ -260,8 +265,9 @@ impl<K> KeyFinder<K> {
     }
 }
 
-/// Limits by key: what counts keys, and where a request's key is found. [`RatePerKey`](super::RatePerKey),
-/// [`SettlingRatePerKey`](super::SettlingRatePerKey) and [`ConcurrencyLimit`](super::ConcurrencyLimit) are such.
+/// Limits by key: a limiter, and a key extractor. [`RatePerKey`](super::RatePerKey),
+/// [`SettlingRatePerKey`](super::SettlingRatePerKey) and [`ConcurrencyLimit`](super::ConcurrencyLimit) are of this
+/// type.
 #[derive(Debug)]
 #[must_use]
 pub struct KeyedLimits<T, K> {
@@ -270,9 +276,10 @@ pub struct KeyedLimits<T, K> {
 }
 
 impl<T, K> KeyedLimits<T, K> {
-    /// What clients are told that it is called: what it limits with the rate or the number that it was made with, as `requests:10/s` and
-    /// `requests-at-once:20`, unless this says otherwise. Clients tell limits apart by their names, so name two layers of one rate,
-    /// and one whose rate changes.
+    /// Sets the name that clients read. By default it has the configured rate or number in it, such as
+    /// `requests:10/s` or `requests-at-once:20`.
+    ///
+    /// Clients distinguish limits by name, so name two layers of the same rate, and a layer whose rate changes.
     ///
     /// ```
     /// use tollgate::Rate;
@@ -287,8 +294,8 @@ impl<T, K> KeyedLimits<T, K> {
         self
     }
 
-    /// What happens to requests without a key: they are denied, unless this says otherwise. [`KeySource`] says with which status. To
-    /// fall back to another key, say [`keys::first`](super::keys::first).
+    /// Sets what happens to requests without a key: by default they are denied. [`KeySource`] decides the status. To
+    /// use another key instead, see [`keys::first_of`](super::keys::first_of).
     ///
     /// ```
     /// use tollgate::{OnMissingKey, Rate};
@@ -305,19 +312,24 @@ impl<T, K> KeyedLimits<T, K> {
         self
     }
 
-    /// A request that is over the limit waits for its turn if that comes within this time, first come first served. One that is over a
-    /// rate for longer is refused at once; when a slot comes back nobody knows, so each waits for that. Of an
-    /// [`SettlingRatePerKey`](super::SettlingRatePerKey) it holds its cost from its turn on; what others hold may come back at any time, so one that
-    /// waits for that may be refused only when its time is over. At most as many wait as the limiter lets
-    /// ([`max_waiters`](tollgate::keyed::HostPacerBuilder::max_waiters)). Nobody's turn at a rate comes sooner if a request goes away, but its
-    /// place is free.
+    /// Lets a request over the limit wait in a queue, in order of arrival, if it can pass within this time.
+    ///
+    /// * Over a rate, a request that would wait longer is denied immediately.
+    /// * Over a concurrency limit, the time until a permit is released is unknown, so every request waits for it.
+    /// * In a [`SettlingRatePerKey`](super::SettlingRatePerKey), a request reserves its cost when it leaves the
+    ///   queue. Other reservations may be refunded at any time, so a request that waits for a refund may be denied
+    ///   only at its timeout.
+    ///
+    /// The limiter bounds the number of waiters ([`max_waiters`](tollgate::keyed::Builder::max_waiters)).
+    /// If a waiting request is dropped, its queue position is free, but the other requests don't pass any sooner.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate::Rate;
     /// use tollgate_http::guard::{SettlingRatePerKey, keys::Header};
     ///
-    /// let tokens = SettlingRatePerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.max_wait(Duration::from_secs(5));
+    /// let tokens = SettlingRatePerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?
+    ///     .max_wait(Duration::from_secs(5));
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -326,7 +338,7 @@ impl<T, K> KeyedLimits<T, K> {
         self
     }
 
-    /// The limiter, which knows how much is under way, and for what operators do: block a key, forget one, change the rate.
+    /// The limiter, for its counters and for operators: block a key, forget a key, or change the rate.
     pub const fn limiter(&self) -> &Arc<T> {
         &self.limiter
     }

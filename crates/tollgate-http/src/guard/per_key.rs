@@ -1,4 +1,4 @@
-//! One rate for each key: in 16 bytes a key, or such that costs can be settled afterwards.
+//! A rate for each key: in 16 bytes a key, or with costs that can be settled afterwards.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use super::ticket::EstimateHold;
 use super::{AskOutcome, FastCheck, LimitOutcome, RequestLimits, SettleCosts, Terms};
 use crate::{DenyReason, ShownLimit};
 
-/// Keys that are sure of a place, unless told otherwise: 25 MB at most.
+/// The default number of keys that are sure to be kept: 25 MB at most.
 const KEYS: usize = 1_000_000;
 
-/// A rate for each key, in memory: 16 bytes a key, by GCRA.
+/// A rate for each key, in memory: 16 bytes a key, by GCRA. For settling costs use [`SettlingRatePerKey`].
 ///
 /// ```
 /// use tollgate::Rate;
@@ -39,7 +39,7 @@ const KEYS: usize = 1_000_000;
 /// ```
 pub type RatePerKey<K, C = Monotonic> = KeyedLimits<KeyedLimiter<C>, K>;
 
-/// A request that waits for its turn.
+/// A request that waits in the queue.
 #[derive(Debug)]
 pub struct RateWait<C: Clock> {
     key: OwnedKey<C>,
@@ -48,10 +48,10 @@ pub struct RateWait<C: Clock> {
 }
 
 impl<K> RatePerKey<K> {
-    /// This rate for each key, a million of which are sure of a place.
+    /// This rate for each key. A million keys are sure to be kept.
     ///
     /// # Errors
-    /// A rate that can't be kept.
+    /// If the rate is invalid.
     pub fn new(rate: Rate, key: K) -> Result<Self, LimitError> {
         let limiter = KeyedLimiter::builder(rate, KEYS).build()?;
         Ok(Self::with_limiter(Arc::new(limiter), key))
@@ -59,7 +59,7 @@ impl<K> RatePerKey<K> {
 }
 
 impl<K, C: Clock> RatePerKey<K, C> {
-    /// The same on this clock, so that a service behind it can be tested without waiting.
+    /// This rate for each key on this clock, so that a service behind it can be tested without waiting.
     ///
     /// ```
     /// use tollgate::{Rate, clock::Manual};
@@ -72,13 +72,13 @@ impl<K, C: Clock> RatePerKey<K, C> {
     /// ```
     ///
     /// # Errors
-    /// A rate that can't be kept.
+    /// If the rate is invalid.
     pub fn with_clock(rate: Rate, key: K, clock: C) -> Result<Self, LimitError> {
         let limiter = KeyedLimiter::builder(rate, KEYS).clock(clock).build()?;
         Ok(Self::with_limiter(Arc::new(limiter), key))
     }
 
-    /// By a limiter that others may share.
+    /// Uses a limiter that others may share.
     pub fn with_limiter(limiter: Arc<KeyedLimiter<C>>, key: K) -> Self {
         Self {
             finder: KeyFinder::new(key, requests_name(limiter.rate())),
@@ -88,7 +88,7 @@ impl<K, C: Clock> RatePerKey<K, C> {
 }
 
 impl<K, C: Clock> RatePerKey<K, C> {
-    /// What the limiter says of this key.
+    /// Checks this key.
     #[inline]
     fn decide(
         &self,
@@ -109,7 +109,7 @@ impl<K, C: Clock> RatePerKey<K, C> {
         self.deny(one.fingerprint(), &decision)
     }
 
-    /// What the answer to a request that passed says.
+    /// The header fields for a request that passed.
     #[inline(never)]
     fn limit_fields(&self, decision: &Decision, answers: &ResponseFormat) -> HeaderFields {
         answers.passed(|| Some(self.shown(decision)))
@@ -152,13 +152,13 @@ impl<K, C: Clock> RatePerKey<K, C> {
     }
 }
 
-/// What a limit of this rate is called unless it has a name: two layers on one path seldom have one rate, and clients tell limits apart by
-/// their names.
+/// The default name of a limit. It has the rate in it, as two layers on one path seldom have the same rate, and
+/// clients distinguish limits by name.
 fn requests_name(rate: Rate) -> String {
     format!("requests:{rate}")
 }
 
-/// A cost that never fits is no matter of time.
+/// A cost that exceeds the whole limit never passes, so it isn't a matter of the rate.
 fn reason_of(decision: &Decision) -> DenyReason {
     match decision.outcome {
         Outcome::Never => DenyReason::TooLarge,
@@ -170,12 +170,12 @@ impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<
     for RatePerKey<K, C>
 {
     type Held = ();
-    /// In a box: few wait, and all pay for what is moved.
+    /// In a box: few requests wait, and all pay for moving this type.
     type Question = Box<RateWait<C>>;
 
     #[inline(always)]
     fn check_fast(&self, request: &R, terms: &Terms<'_>) -> FastCheck<(), Box<RateWait<C>>> {
-        // First, as it takes its time, in which the key is found.
+        // First, because reading the clock takes a while in which the key can be extracted.
         let now = self.limiter.clock().now();
         let Some(key) = self.finder.key.glance(request) else {
             return FastCheck::Unclear;
@@ -194,7 +194,8 @@ impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<
         }
         let decision = glance.decision();
         if self.finder.waits(&decision, terms)
-            // Once more, so that the key needn't be kept for this; in full, as a second look may tell less than the first.
+            // Extracts the key again, so that the fast path needn't keep it; in full, as a key may be on the fast
+            // path only once.
             && let Some(key) = self.finder.key.key(request)
         {
             return FastCheck::Over(self.enqueue(&key, cost));
@@ -245,11 +246,11 @@ impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<
     }
 }
 
-/// Keys that are sure of a place: about 100 bytes each.
+/// The default number of keys that are sure to be kept: about 100 bytes each.
 const EXACT_KEYS: usize = 100_000;
 
-/// A rate for each key, in memory, that holds the cost of a request until it is known: for
-/// [counting only some answers](super::RequestLimiter::count) and for [settling](super::RequestLimiter::settle) what an answer did cost.
+/// A rate for each key, in memory, that reserves the cost of a request until it is known: for [counting only some
+/// responses](super::RequestLimiter::count_responses) and for [settling](super::RequestLimiter::settle) actual costs.
 ///
 /// ```
 /// use tollgate::Rate;
@@ -261,7 +262,7 @@ const EXACT_KEYS: usize = 100_000;
 /// ```
 pub type SettlingRatePerKey<K, C = Monotonic> = KeyedLimits<StoredKeyLimiter<Fingerprint, C>, K>;
 
-/// A request that waits for its turn.
+/// A request that waits in the queue.
 #[derive(Debug)]
 pub struct SettlingRateWait<C: Clock> {
     key: ExactOwnedKey<Fingerprint, C>,
@@ -270,10 +271,10 @@ pub struct SettlingRateWait<C: Clock> {
 }
 
 impl<K> SettlingRatePerKey<K> {
-    /// This rate for each key, a hundred thousand of which are sure of a place.
+    /// This rate for each key. A hundred thousand keys are sure to be kept.
     ///
     /// # Errors
-    /// A rate that can't be kept.
+    /// If the rate is invalid.
     pub fn new(rate: Rate, key: K) -> Result<Self, LimitError> {
         let limiter = StoredKeyLimiter::builder(rate, EXACT_KEYS).algorithm(Algorithm::TokenBucket);
         Ok(Self::with_limiter(Arc::new(limiter.build()?), key))
@@ -281,7 +282,7 @@ impl<K> SettlingRatePerKey<K> {
 }
 
 impl<K, C: Clock> SettlingRatePerKey<K, C> {
-    /// By a limiter of any algorithm.
+    /// Uses a limiter of any algorithm.
     pub fn with_limiter(limiter: Arc<StoredKeyLimiter<Fingerprint, C>>, key: K) -> Self {
         Self {
             finder: KeyFinder::new(key, requests_name(limiter.rate())),
@@ -289,7 +290,7 @@ impl<K, C: Clock> SettlingRatePerKey<K, C> {
         }
     }
 
-    /// For how long a cost may be held: 10 minutes unless said otherwise. After that it is spent.
+    /// The longest time until a cost is settled: 10 minutes by default. After that, the estimate is charged.
     pub const fn settle_within(mut self, longest: Duration) -> Self {
         self.finder.settle_within = longest;
         self
@@ -358,7 +359,7 @@ impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<
     for SettlingRatePerKey<K, C>
 {
     type Held = Option<EstimateHold>;
-    /// In a box: few wait, and all pay for what is moved.
+    /// In a box: few requests wait, and all pay for moving this type.
     type Question = Box<SettlingRateWait<C>>;
 
     fn ask(

@@ -1,4 +1,4 @@
-//! A request as a guard sees it, what earlier layers found out about it, and what it costs.
+//! A request as limits see it, the extensions of earlier layers, and the cost of a request.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -8,9 +8,9 @@ use derive_more::From;
 
 use crate::grpc;
 
-/// A request, as far as limits care. Carriers implement it for what their framework has.
+/// The parts of a request that limits read. Adapters implement it for the type of their framework.
 pub trait Request: 'static {
-    /// Where the connection comes from; none if it has no address, or the framework wasn't told.
+    /// The address of the connection; none if it has no address, or the framework doesn't know it.
     fn peer(&self) -> Option<SocketAddr>;
 
     /// `GET`, `POST` …
@@ -19,32 +19,33 @@ pub trait Request: 'static {
     /// The path, without the query.
     fn path(&self) -> &str;
 
-    /// The host that was asked for, as the client wrote it.
+    /// The requested host, as the client wrote it.
     fn host(&self) -> Option<&str>;
 
-    /// The pattern of the route that serves it, as `/users/{id}`; none if there is none, or it isn't known yet.
+    /// The pattern of the route, such as `/users/{id}`; none if no route serves the request, or it isn't known yet.
     fn route(&self) -> Option<&str>;
 
-    /// All lines of a header field, in their order. Its name is in lower case.
+    /// All values of a header field, in their order. The name is in lower case.
     fn header_lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]>;
 
-    /// Whether it came over HTTP/2 or later. Only such a request can be a call of gRPC, so carriers that serve gRPC say so.
+    /// Whether the request came over HTTP/2 or later. Only such a request can be a gRPC call, so adapters for gRPC
+    /// implement this.
     fn is_http2(&self) -> bool {
         false
     }
 
-    /// What earlier layers found out.
+    /// An extension that an earlier layer has set.
     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T>;
 
-    /// Whether its body is all that comes by the connection, whatever `content-length` says: of no request, unless a framework reads
-    /// those that ask for an upgrade so.
+    /// Whether the body is everything that follows on the connection, whatever `content-length` states. By default
+    /// never; some frameworks read upgrade requests so.
     fn is_unbounded(&self) -> bool {
         false
     }
 
-    /// How many bytes its body has, if it says so (`content-length`).
+    /// The size of the body in bytes, if the request states it (`content-length`).
     fn body_size(&self) -> Option<u64> {
-        // Chunks come before a length that stands beside them.
+        // A chunked body takes precedence over a length (RFC 9112).
         if self.is_unbounded() || self.header_lines("transfer-encoding").next().is_some() {
             return None;
         }
@@ -54,15 +55,15 @@ pub trait Request: 'static {
             .ok()
     }
 
-    /// Whether it is a call of gRPC: POST over HTTP/2, with the content type of gRPC. Any other request with that content type
-    /// reads a status of HTTP: its client, and caches on the way, would take gRPC's 200 for success.
+    /// Whether the request is a gRPC call: POST over HTTP/2, with the content type of gRPC. Any other request with
+    /// that content type gets an HTTP status: its client, and caches on the way, would take gRPC's 200 for success.
     fn is_grpc(&self) -> bool {
         self.method() == "POST"
             && self.is_http2()
             && self.single_line("content-type").is_some_and(grpc::is_call)
     }
 
-    /// The only line of a field; none if there are several, as those who read it later may read another.
+    /// The only value of a field; none if there are several, as the service might read another one.
     fn single_line<'r>(&'r self, field: &'r str) -> Option<&'r [u8]> {
         let mut lines = self.header_lines(field);
         let first = lines.next()?;
@@ -70,7 +71,7 @@ pub trait Request: 'static {
     }
 }
 
-/// Who asks, as a layer before found out: the fact `user`, and the key of `Extension::<User>`.
+/// The authenticated user, set by an earlier layer: the fact `user`, and the key of `Extension::<User>`.
 ///
 /// ```
 /// use tollgate_http::guard::{Tenant, Tier, User};
@@ -83,17 +84,17 @@ pub trait Request: 'static {
 #[from(forward)]
 pub struct User(pub Arc<str>);
 
-/// For whom: the fact `tenant`.
+/// The tenant of the user: the fact `tenant`.
 #[derive(Clone, Debug, From, PartialEq, Eq, Hash)]
 #[from(forward)]
 pub struct Tenant(pub Arc<str>);
 
-/// What was paid for: the fact `tier`.
+/// The plan of the tenant: the fact `tier`.
 #[derive(Clone, Debug, From, PartialEq, Eq, Hash)]
 #[from(forward)]
 pub struct Tier(pub Arc<str>);
 
-/// Facts of one's own, that an earlier layer found out.
+/// Custom facts, set by an earlier layer.
 ///
 /// ```
 /// use tollgate_http::guard::ExtraFacts;
@@ -105,7 +106,7 @@ pub struct Tier(pub Arc<str>);
 pub struct ExtraFacts(Vec<(Box<str>, Box<str>)>);
 
 impl ExtraFacts {
-    /// The same with another fact, in place of one of that name.
+    /// Sets a fact, and replaces one of the same name.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.0.retain(|(own, _)| **own != *name);
@@ -118,14 +119,14 @@ impl ExtraFacts {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// What is known by this name.
+    /// The value of the fact with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(own, _)| **own == *name)?;
         Some(&found.1)
     }
 }
 
-/// What a request costs.
+/// The cost of a request.
 ///
 /// ```
 /// use std::num::NonZero;
@@ -140,28 +141,29 @@ impl ExtraFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cost {
-    /// Always so much.
+    /// A fixed cost.
     Fixed(u64),
-    /// By the pattern of the route that serves it.
+    /// A cost by the pattern of the route.
     Routes {
-        /// Patterns, and what they cost.
+        /// Patterns and their costs.
         each: Box<[(Box<str>, u64)]>,
-        /// What all others cost.
+        /// The cost of all other requests.
         other: u64,
     },
-    /// One for each so many bytes of its body, rounded up, and one at least. What counts is what the request says before it
-    /// is read (`content-length`), which HTTP then holds it to. Where a framework hands all that follows a request for a WebSocket to
-    /// its handler, as actix-web does, that is a body of unknown size.
+    /// A cost by the size of the body: 1 for each `per` bytes, rounded up, and at least 1.
+    ///
+    /// The size is the `content-length` of the request, which HTTP enforces. actix-web passes everything after a
+    /// WebSocket request to the handler: such a body is of unknown size.
     BodySize {
-        /// How many bytes cost one.
+        /// How many bytes cost 1.
         per: NonZeroU64,
-        /// What a body of unknown size costs.
+        /// The cost of a body of unknown size.
         unknown: u64,
     },
 }
 
 impl Cost {
-    /// What requests of each route cost, and all others.
+    /// A cost for each route, and one for all other requests.
     pub fn routes<'n>(each: impl IntoIterator<Item = (&'n str, u64)>, other: u64) -> Self {
         let each = each.into_iter().map(|(route, cost)| (route.into(), cost));
         Self::Routes {
@@ -170,7 +172,7 @@ impl Cost {
         }
     }
 
-    /// What this request costs.
+    /// The cost of this request.
     pub fn of(&self, request: &(impl Request + ?Sized)) -> u64 {
         match self {
             Self::Fixed(cost) => *cost,
@@ -188,9 +190,9 @@ impl Cost {
     }
 }
 
-/// A request without a body says nothing of its size.
+/// Whether a request without a stated size has no body.
 fn has_no_body(request: &(impl Request + ?Sized)) -> bool {
     let is_safe = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
-    // Of any number of lines: a body may be announced by two.
+    // All values are read: two fields announce a body as well as one.
     is_safe && !request.is_unbounded() && request.header_lines("transfer-encoding").next().is_none()
 }

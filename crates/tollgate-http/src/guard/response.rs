@@ -1,4 +1,4 @@
-//! How those who asked are told: header fields, a status, a body.
+//! The responses that clients read: header fields, a status, a body.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::{DenialBody, DenyReason, HeaderDialect, ShownLimit, fields, grpc, ret
 
 const PROBLEM_TYPE: Bytes = Bytes::from_static(DenialBody::PROBLEM_TYPE.as_bytes());
 const JSON_TYPE: Bytes = Bytes::from_static(b"application/json");
-/// No cache keeps a denial, whatever its status is and whoever would be answered by it.
+/// No cache may keep a denial, whatever its status.
 const NO_STORE: Bytes = Bytes::from_static(b"no-store");
 
-/// How a refused client is told why.
+/// The body format of denials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DenialBodyFormat {
@@ -26,39 +26,42 @@ pub enum DenialBodyFormat {
     Problem,
     /// `{"code":"RATE_LIMIT","limit_dim":"per-user"}`.
     Plain,
-    /// Nothing but the status and the header fields.
+    /// No body: only the status and the header fields.
     Empty,
 }
 
-/// How clients are told.
+/// The format of responses.
 ///
 /// ```
 /// use tollgate_http::HeaderDialect;
 /// use tollgate_http::guard::{ResponseFormat, DenialBodyFormat};
 ///
-/// let answers = ResponseFormat::new().dialects([HeaderDialect::Draft8, HeaderDialect::XRateLimit]).form(DenialBodyFormat::Plain).expose();
-/// # let _ = answers;
+/// let format = ResponseFormat::new()
+///     .dialects([HeaderDialect::Draft8, HeaderDialect::XRateLimit])
+///     .form(DenialBodyFormat::Plain)
+///     .expose();
+/// # let _ = format;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ResponseFormat {
     dialects: Vec<HeaderDialect>,
     form: DenialBodyFormat,
-    /// The value of `access-control-expose-headers`; none if that isn't written.
+    /// The value of `access-control-expose-headers`; none if it isn't written.
     exposed: Option<String>,
 }
 
-/// A refusal that is ready to be sent.
+/// A denial that is ready to be sent.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DeniedResponse {
-    /// What refused.
+    /// The reason.
     pub reason: DenyReason,
-    /// The status of HTTP.
+    /// The HTTP status.
     pub status: u16,
     /// Header fields.
     pub fields: HeaderFields,
-    /// The body, which may be empty.
+    /// The body; it may be empty.
     pub body: Bytes,
 }
 
@@ -69,7 +72,7 @@ impl Default for ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// The IETF's eighth draft, and problem details.
+    /// The eighth IETF draft, and problem details.
     pub fn new() -> Self {
         Self {
             dialects: vec![HeaderDialect::Draft8],
@@ -78,20 +81,20 @@ impl ResponseFormat {
         }
     }
 
-    /// What is left is told in these; in none, nobody is told unless refused.
+    /// Sets the dialects of the header fields. With none, responses to allowed requests have no such fields.
     pub fn dialects(mut self, dialects: impl IntoIterator<Item = HeaderDialect>) -> Self {
         self.dialects = dialects.into_iter().collect();
         self.exposed = self.exposed.is_some().then(|| self.names());
         self
     }
 
-    /// The body of refusals.
+    /// Sets the body format of denials.
     pub const fn form(mut self, form: DenialBodyFormat) -> Self {
         self.form = form;
         self
     }
 
-    /// Scripts of other origins may read the fields (`access-control-expose-headers`).
+    /// Lets scripts of other origins read the fields (`access-control-expose-headers`).
     pub fn expose(mut self) -> Self {
         self.exposed = Some(self.names());
         self
@@ -108,13 +111,13 @@ impl ResponseFormat {
         names.join(", ")
     }
 
-    /// Whether nobody is told anything unless refused.
+    /// Whether responses to allowed requests have no fields.
     #[inline]
     pub(super) const fn are_silent(&self) -> bool {
         self.dialects.is_empty()
     }
 
-    /// What goes along with the answer to a request that passed.
+    /// The header fields for a request that passed.
     #[inline]
     pub(super) fn passed<'s>(
         &self,
@@ -129,7 +132,7 @@ impl ResponseFormat {
         }
     }
 
-    /// What goes along with the answer to a request that passed these limits.
+    /// The header fields for a request that passed these limits.
     pub(super) fn listed(&self, limits: &[ShownLimit<'_>]) -> HeaderFields {
         if self.dialects.is_empty() || limits.is_empty() {
             return HeaderFields::new();
@@ -139,7 +142,7 @@ impl ResponseFormat {
         written.into()
     }
 
-    /// What a refused request is answered, which is told to come again after so many seconds.
+    /// The response to a denied request, with this retry delay in seconds.
     pub(super) fn refused(&self, denial: &Denial, retry_after: Option<u64>) -> DeniedResponse {
         let refusal = denial.refusal(retry_after);
         let mut fields = FieldWriter::default();
@@ -155,7 +158,7 @@ impl ResponseFormat {
             }
         };
         if status == 401 {
-            // RFC 9110 wants a challenge in each 401.
+            // RFC 9110 requires a challenge in each 401.
             fields.push("www-authenticate", "Bearer");
         }
         if !retry_after.is_empty() {
@@ -175,7 +178,7 @@ impl ResponseFormat {
         }
     }
 
-    /// Says what the request lacks, if that is why, as its client can mend that.
+    /// Writes the texts of a denial, with the missing key if there is one: the client can supply it.
     fn denial_texts(
         &self,
         refusal: &DenialBody<'_>,
@@ -214,7 +217,7 @@ impl ResponseFormat {
     }
 }
 
-/// The answer to a request of which nothing can be said: 500 without a word, or what gRPC has in its place.
+/// The response if there is no decision: 500 without a body, or the equivalent for gRPC.
 #[cold]
 pub(super) fn server_error(request: &(impl Request + ?Sized)) -> DeniedResponse {
     let mut fields = FieldWriter::default();
@@ -238,7 +241,7 @@ pub(super) fn server_error(request: &(impl Request + ?Sized)) -> DeniedResponse 
 }
 
 impl DeniedResponse {
-    /// What a denied request is answered, unless a guard's settings say otherwise.
+    /// The response to a denied request with the default format.
     ///
     /// ```
     /// use std::time::Duration;
@@ -251,18 +254,19 @@ impl DeniedResponse {
         ResponseFormat::new().refused(denial, retry_after(&denial.decision))
     }
 
-    /// The same for a call of gRPC, which reads header fields alone.
+    /// The response to a denied gRPC call, which is in header fields alone.
     pub fn grpc(denial: &Denial) -> Self {
         grpc_refused(denial, retry_after(&denial.decision))
     }
 }
 
-/// By fields alone, as gRPC does.
+/// A denial in header fields alone, as gRPC needs it.
 pub(super) fn grpc_refused(denial: &Denial, retry_after: Option<u64>) -> DeniedResponse {
-    // A client that waits for whole seconds doesn't come before the time that it was told.
-    let told = retry_after.map(Duration::from_secs);
-    let wait = denial.wait().map(|wait| match told {
-        Some(told) if told > wait.saturating_add(Duration::from_secs(1)) => told,
+    // Milliseconds are more exact than `Retry-After`, unless a random time was added to that: then the longer one
+    // counts.
+    let stated = retry_after.map(Duration::from_secs);
+    let wait = denial.wait().map(|wait| match stated {
+        Some(stated) if stated > wait.saturating_add(Duration::from_secs(1)) => stated,
         _ => wait,
     });
     let mut fields = FieldWriter::default();

@@ -1,4 +1,4 @@
-//! Clients that were refused together don't come again together.
+//! Spreads the retries of clients that were denied together.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,20 +10,20 @@ use tollgate::Clock;
 use super::blocking::AnyClock;
 use super::denial::Denial;
 
-/// Counts of recent refusals; keys that share one are spread further than need be.
+/// The number of counters for recent denials. Keys that share a counter are spread further than necessary.
 const COUNTS: usize = 4_096;
 
-/// Adds a random time to `Retry-SettlementTiming`.
+/// Adds a random time to `Retry-After`.
 ///
-/// As many as were refused lately need `refusals ÷ rate` to be served, so that is how far they are spread, and at least over
-/// the limit's window: over less, most would be refused again.
+/// Serving all recently denied requests takes `denials ÷ rate`, so retries are spread over that time, and at least
+/// over the limit's window. Over less time, most of them would be denied again.
 pub(super) struct RetryJitter {
     most: Duration,
     clock: AnyClock,
     seed: RandomState,
     drawn: AtomicU64,
-    /// The number of a window above, and the refusals in it below; what was in those before counts half for each that has
-    /// passed. Nothing else is told by them, so no order is needed.
+    /// The upper half is the number of a window, the lower half the denials in it. Earlier denials count half for
+    /// each window that has passed. No other memory depends on the counters, so relaxed ordering is enough.
     counts: Box<[AtomicU64]>,
 }
 
@@ -38,7 +38,7 @@ impl RetryJitter {
         }
     }
 
-    /// How much longer than it has to this one is told to wait.
+    /// The random time for this denial.
     pub(super) fn extra_wait(&self, denial: &Denial) -> Duration {
         let shown = denial.shown();
         let Some(window) = shown.and_then(|shown| shown.window) else {
@@ -50,12 +50,12 @@ impl RetryJitter {
         let nanos = needed.max(window.as_nanos()).min(self.most.as_nanos());
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        // Evenly: the upper half of a random number times the range.
+        // Uniform over the range: the upper half of a random number times the range.
         let part = (u128::from(self.seed.hash_one(drawn)) * (u128::from(nanos) + 1)) >> 64;
         Duration::from_nanos(u64::try_from(part).unwrap_or(nanos))
     }
 
-    /// Counts a refusal, and says how many there were lately of this key at this limit.
+    /// Counts a denial, and returns the recent denials of this key at this limit.
     fn count_denial(&self, denial: &Denial, window: Duration) -> u64 {
         let place = self.seed.hash_one((denial.key, &denial.limit));
         let place = usize::try_from(place % COUNTS as u64).unwrap_or_default();

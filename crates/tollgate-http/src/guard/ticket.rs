@@ -1,4 +1,4 @@
-//! What a request holds from its admission to the end of its answer, and what it did cost then.
+//! What a request holds from its admission to the end of its response, and how its cost is settled.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use tollgate_engine::verdict::Permits;
 use super::fields::HeaderFields;
 use crate::grpc;
 
-/// What limits hold for a request that passed. Dropping it gives back slots, and charges what isn't settled.
+/// What limits hold for an allowed request. Dropping it releases permits, and charges what isn't settled.
 pub trait HoldRequest: Send + 'static {
-    /// The request cost so much. Said once; what is said later is too late.
+    /// Settles the actual cost. Only the first call counts.
     fn settle(&mut self, spent: u64) {
         let _ = spent;
     }
 
-    /// The request cost what is held for it: what dropping this means as well, unless a rule says otherwise.
+    /// Charges the held cost. Dropping does the same, unless a rule of the policy states otherwise.
     fn charge(&mut self) {}
 
-    /// Whether nothing is held: then it makes no difference when it is dropped.
+    /// Whether nothing is held. Then it makes no difference when this is dropped.
     fn is_empty(&self) -> bool {
         false
     }
 
-    /// The request was answered like this: what limits that adapt learn from.
+    /// Reports the head of the response, from which adaptive limits learn.
     fn replied(&mut self, reply: &dyn ResponseHead) {
         let _ = reply;
     }
 
-    /// The service failed, and there is no answer.
+    /// Reports that the service failed without a response.
     fn failed(&mut self) {}
 }
 
-/// Nothing.
+/// Holds nothing.
 impl HoldRequest for () {
     fn is_empty(&self) -> bool {
         true
@@ -96,10 +96,10 @@ impl HoldRequest for Permits {
     }
 }
 
-/// A permit is released when it is dropped.
+/// Dropping a permit releases it.
 impl<H: PermitSource + Send + 'static> HoldRequest for Permit<H> {}
 
-/// An estimate of one limit.
+/// The estimate of one limit.
 #[derive(Debug)]
 pub struct EstimateHold(Option<CostReservation<'static>>);
 
@@ -127,10 +127,10 @@ impl HoldRequest for EstimateHold {
     }
 }
 
-/// What goes along with a request that passed, until the head of its answer is there. Dropping it before that (the client
-/// has gone) gives back slots, and what isn't settled is charged: then there is nothing to be watched.
+/// What accompanies an allowed request until the head of its response. Dropping it earlier, because the client has
+/// disconnected, releases permits and charges what isn't settled.
 ///
-/// Most hold little, and all pay for what is moved: without anything held it is two words.
+/// It is two words if nothing is held, as every request pays for moving it.
 #[derive(Debug)]
 pub struct RequestPermit<H: HoldRequest> {
     held: H,
@@ -138,7 +138,7 @@ pub struct RequestPermit<H: HoldRequest> {
     watch: Option<Box<ResponseWatch>>,
 }
 
-/// What is held while the body of an answer is being sent. Dropping it is its end.
+/// What is held while the body of a response is sent. Dropping it is the end of the body.
 #[derive(Debug)]
 pub struct BodyPermit<H: HoldRequest> {
     #[debug(skip)]
@@ -147,13 +147,13 @@ pub struct BodyPermit<H: HoldRequest> {
 }
 
 impl<H: HoldRequest + Default> RequestPermit<H> {
-    /// Of a request that no limit is for.
+    /// The permit of a request to which no limit applies.
     #[inline]
     pub fn without_limits() -> Self {
         Self::with_fields(HeaderFields::new())
     }
 
-    /// Of a request that holds nothing, whose answer says this.
+    /// The permit of a request that holds nothing. Its response has these fields.
     #[inline]
     pub fn with_fields(fields: HeaderFields) -> Self {
         Self::new(H::default(), fields, None)
@@ -174,27 +174,27 @@ impl<H: HoldRequest> RequestPermit<H> {
         }
     }
 
-    /// Whether it makes no difference: nothing is held, and nothing is to be said.
+    /// Whether nothing is held and no field is written.
     #[inline(always)]
     pub fn is_noop(&self) -> bool {
         self.watch.is_none() && self.fields.is_empty() && self.held.is_empty()
     }
 
-    /// Where the service tells what it used, to be put into the extensions of the request.
+    /// Where the service reports its usage. Put it into the extensions of the request.
     #[inline]
     pub fn usage(&self) -> Option<&UsageReporter> {
         self.watch.as_ref()?.usage.as_ref()
     }
 
-    /// The service tells what it used there, because a layer before has said so already: of both of them, one would be told
-    /// nothing.
+    /// Uses the reporter of an outer layer instead. The service sees only one reporter in the extensions, so both
+    /// layers have to share it.
     pub fn use_outer_usage(&mut self, usage: UsageReporter) {
         if let Some(own) = self.watch.as_mut().and_then(|watch| watch.usage.as_mut()) {
             *own = usage;
         }
     }
 
-    /// The head of the answer is there: what it says of the limit, and what is held until its body has ended.
+    /// Reports the head of the response. Returns its header fields, and what is held until the body has ended.
     #[inline]
     pub fn replied(self, reply: &dyn ResponseHead) -> (HeaderFields, Option<BodyPermit<H>>) {
         let Self {
@@ -211,7 +211,7 @@ impl<H: HoldRequest> RequestPermit<H> {
         (fields, Some(rest))
     }
 
-    /// The service failed without an answer.
+    /// Reports that the service failed without a response.
     pub fn failed(mut self) {
         self.held.failed();
         if let Some(watch) = &mut self.watch {
@@ -228,13 +228,13 @@ impl<H: HoldRequest> BodyPermit<H> {
         }
     }
 
-    /// So many bytes of the body were sent.
+    /// Reports that bytes of the body were sent.
     #[inline]
     pub fn sent(&mut self, bytes: usize) {
         self.change(|watch, _| watch.sent(bytes as u64));
     }
 
-    /// The body ends with trailers that say this `grpc-status`.
+    /// Reports the `grpc-status` in the trailers of the body.
     pub fn trailer(&mut self, grpc_status: Option<&[u8]>) {
         self.change(|watch, _| watch.trailer(grpc_status));
     }
@@ -246,22 +246,22 @@ impl<H: HoldRequest> Drop for BodyPermit<H> {
     }
 }
 
-/// Nobody said yet what was used.
+/// No usage is reported yet.
 const UNREPORTED: u64 = u64::MAX;
 
-/// An answer of the service, as far as limits care. Carriers implement it for what their framework has.
+/// The parts of a response that limits read. Adapters implement it for the type of their framework.
 pub trait ResponseHead {
-    /// The status of HTTP.
+    /// The HTTP status.
     fn status(&self) -> u16;
 
-    /// The first line of a header field. Its name is in lower case.
+    /// The first value of a header field. The name is in lower case.
     fn line(&self, field: &str) -> Option<&[u8]>;
 
-    /// What the service says that it used: the extension [`ActualCost`].
+    /// The usage that the service reports in the extension [`ActualCost`].
     fn used(&self) -> Option<u64>;
 }
 
-/// What an answer did cost: an extension of the response, for services that know it before they answer.
+/// The actual cost of a request: an extension of the response, for services that know it before they respond.
 ///
 /// ```
 /// use tollgate_http::guard::ActualCost;
@@ -272,9 +272,11 @@ pub trait ResponseHead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActualCost(pub u64);
 
-/// Where a service tells what it used, as long as its answer is being sent: an extension of the request, which
-/// [settling](super::RequestLimiter::settle) puts there. Clones are one. What was told counts when the body has ended, or is dropped
-/// because the client went away; if nothing was told, the estimate does.
+/// Reports the usage of a request while its response is being sent: an extension of the request, which
+/// [settling](super::RequestLimiter::settle) puts there. Clones share one number.
+///
+/// The number counts when the body has ended, or is dropped because the client has disconnected. Without a report,
+/// the estimate counts.
 ///
 /// ```
 /// use tollgate_http::guard::UsageReporter;
@@ -296,73 +298,73 @@ impl Default for UsageReporter {
 }
 
 impl UsageReporter {
-    /// So much more was used.
+    /// Adds to the reported usage.
     pub fn add(&self, more: u64) {
-        let sum = |told: u64| {
-            let before = if told == UNREPORTED { 0 } else { told };
+        let sum = |reported: u64| {
+            let before = if reported == UNREPORTED { 0 } else { reported };
             Some(before.saturating_add(more).min(UNREPORTED - 1))
         };
-        // It always says a new value. Only the number itself counts, so nothing has to be ordered by it.
+        // The update never fails. Only the number itself is shared, so relaxed ordering is enough.
         let _ = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 
-    /// So much was used in all.
+    /// Sets the reported usage.
     pub fn set(&self, all: u64) {
         self.0.store(all.min(UNREPORTED - 1), Ordering::Relaxed);
     }
 
-    /// What was told; none if nothing was.
+    /// The reported usage; none if nothing was reported.
     pub fn reported(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|told| *told != UNREPORTED)
+        Some(self.0.load(Ordering::Relaxed)).filter(|reported| *reported != UNREPORTED)
     }
 }
 
-/// Which answers count. Until it is known, each request holds its cost; then that is given back unless the answer counts.
-/// So no number of requests at once gets past the limit before the first was counted.
+/// Which responses count. Until that is known, each request holds its cost, and gets it back if its response doesn't
+/// count. So no number of concurrent requests gets past the limit before the first is counted.
 ///
-/// A request that ends without an answer counts: its client has hung up, perhaps so that it wouldn't.
+/// A request without a response counts: otherwise clients could disconnect to avoid being counted.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum CountedResponses {
-    /// All.
+    /// All responses.
     #[default]
     All,
-    /// Those with a status from 400 on, calls of gRPC that end with a status other than 0, and services that fail
-    /// without an answer.
+    /// Responses with a status from 400 on, gRPC calls that end with a status other than 0, and services that fail
+    /// without a response.
     Failures,
-    /// All others.
+    /// All responses that aren't failures.
     Successes,
-    /// Those of which this is true.
+    /// The responses for which the predicate is true.
     #[debug("By")]
     By(CountPredicate),
 }
 
-/// Says whether an answer counts.
+/// Whether a response counts.
 pub type CountPredicate = Arc<dyn Fn(&dyn ResponseHead) -> bool + Send + Sync>;
 
-/// How it is known what a request did cost.
+/// How the actual cost of a request is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Settle {
-    /// The service says it, by [`ActualCost`] or [`UsageReporter`].
+    /// The service reports it, by [`ActualCost`] or [`UsageReporter`].
     ReportedByHandler,
-    /// One for each so many bytes of the answer's body that were sent, rounded up.
+    /// 1 for each `per` bytes of the response body that were sent, rounded up.
     BytesSent {
-        /// How many bytes cost one.
+        /// How many bytes cost 1.
         per: NonZeroU64,
     },
 }
 
-/// What a guard does after an answer.
+/// How a request is settled after its response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settlement {
     pub(super) counts: CountedResponses,
     pub(super) settle: Option<Settle>,
 }
 
-/// What is watched of one answer.
+/// What is recorded about one response for settling.
 #[derive(Debug)]
 pub(super) struct ResponseWatch {
     after: Arc<Settlement>,
@@ -371,11 +373,11 @@ pub(super) struct ResponseWatch {
     counted: CountState,
 }
 
-/// Whether an answer counts, as far as is known.
+/// Whether a response counts, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CountState {
     Unknown,
-    /// A call of gRPC, which says at its end how it went.
+    /// A gRPC call without a status yet: the trailers have it.
     AtItsEnd,
     Yes,
     No,
@@ -391,12 +393,12 @@ impl ResponseWatch {
         }
     }
 
-    /// The head of the answer is there.
+    /// Reads the head of the response.
     fn replied(&mut self, reply: &dyn ResponseHead, held: &mut impl HoldRequest) {
         self.counted = self.after.counts.of(reply);
         match self.counted {
             CountState::No => held.settle(0),
-            // What that is, limits know: a rule of a policy may say another cost than the guard.
+            // `charge` instead of `settle(cost)`: a rule of a policy may set another cost than the request limiter.
             CountState::Yes if self.after.settle.is_none() => held.charge(),
             _ => {}
         }
@@ -405,7 +407,7 @@ impl ResponseWatch {
         }
     }
 
-    /// The service failed without an answer.
+    /// The service failed without a response.
     fn failed(&mut self, held: &mut impl HoldRequest) {
         match self.after.counts {
             CountedResponses::Successes | CountedResponses::By(_) => held.settle(0),
@@ -417,7 +419,7 @@ impl ResponseWatch {
         self.sent = self.sent.saturating_add(bytes);
     }
 
-    /// The body ends with this status of gRPC.
+    /// Reads the gRPC status in the trailers.
     fn trailer(&mut self, grpc_status: Option<&[u8]>) {
         if self.counted == CountState::AtItsEnd {
             let is_failure = grpc_status != Some(b"0");
@@ -425,13 +427,13 @@ impl ResponseWatch {
         }
     }
 
-    /// Nothing more is sent: the body has ended, or was dropped.
+    /// Settles: the body has ended, or was dropped.
     fn ended(&self, held: &mut impl HoldRequest) {
         if self.counted == CountState::No {
             return held.settle(0);
         }
         match self.after.settle {
-            // Of what was never answered the estimate stays charged.
+            // Without a response, the estimate stays charged.
             _ if self.counted == CountState::Unknown => {}
             Some(Settle::ReportedByHandler) => {
                 if let Some(used) = self.usage.as_ref().and_then(UsageReporter::reported) {
@@ -465,15 +467,17 @@ impl CountedResponses {
     }
 }
 
-/// What an answer of this [status](grpc::http_status) means to limits that adapt: only what timed out or was refused for overload makes
-/// them smaller. What is wrong with a request, or with the program, says nothing about capacity, and 429 is what limits inside
-/// say to one client.
+/// What a response with this [status](grpc::http_status) means to adaptive limits. Only timeouts and denials for
+/// overload lower them. A wrong request or a bug in the program is no sign of capacity, and 429 is how an inner limit
+/// denies one client.
 ///
 /// ```
 /// use tollgate::concurrency::PermitOutcome;
 /// use tollgate_http::guard::ending_of;
 ///
-/// assert_eq!([200, 404, 500, 503].map(ending_of), [PermitOutcome::Success, PermitOutcome::Ignored, PermitOutcome::Ignored, PermitOutcome::Dropped]);
+/// assert_eq!(ending_of(200), PermitOutcome::Success);
+/// assert_eq!([404, 500].map(ending_of), [PermitOutcome::Ignored; 2]);
+/// assert_eq!(ending_of(503), PermitOutcome::Dropped);
 /// ```
 pub const fn ending_of(status: u16) -> PermitOutcome {
     match status {
@@ -483,7 +487,7 @@ pub const fn ending_of(status: u16) -> PermitOutcome {
     }
 }
 
-/// Whether the service refused or failed; none if that is known only at the end.
+/// Whether the response is a failure; none if only the trailers state that.
 fn is_failure(reply: &dyn ResponseHead) -> Option<bool> {
     if reply.status() >= 400 {
         return Some(true);

@@ -1,20 +1,21 @@
-//! What an answer says of the limit of whom was asked, in any dialect.
+//! What a response states about the limit of the server, in any dialect.
 
 use std::time::Duration;
 
 use super::field_items::{items, number, seconds};
 
-/// Resets above this many seconds are times since 1970, unless it is said what they are: fifteen years from now, or 1986.
+/// A reset of at least this many seconds is taken for a time since 1970: it would be fifteen years from now, or in
+/// 1985.
 const LEAST_EPOCH: u64 = 500_000_000;
 
-/// The fields of a limit, of what is left, of when there is more, and of policies.
+/// The fields of the limit, the remaining quota, the reset time and the policies.
 const DRAFT_6: [&str; 4] = [
     "ratelimit-limit",
     "ratelimit-remaining",
     "ratelimit-reset",
     "ratelimit-policy",
 ];
-/// Envoy has the policy in the limit: `X-RateLimit-Limit: 3, 3;w=3600`.
+/// Envoy writes the policy into the field of the limit: `X-RateLimit-Limit: 3, 3;w=3600`.
 const X_RATELIMIT: [&str; 4] = [
     "x-ratelimit-limit",
     "x-ratelimit-remaining",
@@ -22,7 +23,7 @@ const X_RATELIMIT: [&str; 4] = [
     "x-ratelimit-limit",
 ];
 
-/// What an answer says of the limit of whom was asked.
+/// What a response states about the limit of the server.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,32 +42,32 @@ const X_RATELIMIT: [&str; 4] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerAdvice {
-    /// Whether a limit refused: 429, or 503 with `Retry-SettlementTiming`.
+    /// Whether a limit denied the call: status 429, or 503 with `Retry-After`.
     pub is_denial: bool,
-    /// What `Retry-SettlementTiming` says.
+    /// The value of `Retry-After`.
     pub retry_after: Option<Duration>,
-    /// What is left of the limit of which least is.
+    /// The state of the tightest limit in the response.
     pub left: Option<RemainingQuota>,
     /// The time in which one unit of that limit comes back.
     pub interval: Option<Duration>,
 }
 
-/// What is left of a limit.
+/// The remaining quota of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemainingQuota {
-    /// How many more may be asked.
+    /// How many more calls may be made.
     pub remaining: u64,
-    /// Of how many, if that was said.
+    /// The whole quota, if the response states it.
     pub quota: Option<u64>,
-    /// How long until there are more.
+    /// How long until more calls may be made.
     pub refill_after: Duration,
 }
 
-/// What the number in `X-RateLimit-ResetMeaning` means.
+/// The meaning of the number in `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetMeaning {
-    /// Numbers above 500 million are a time since 1970, as GitHub sends it, others seconds from now, as Envoy does.
+    /// From 500 million on, a time since 1970, as GitHub sends it; below that, seconds from now, as Envoy sends them.
     #[default]
     Guess,
     /// Seconds from now.
@@ -76,12 +77,12 @@ pub enum ResetMeaning {
 }
 
 impl ServerAdvice {
-    /// Reads an answer: `lines` gives all lines of a field, whose name is in lower case, and `unix_now` is the time in
-    /// seconds since 1970. What can't be read says nothing.
+    /// Reads a response. `lines` returns all values of a field, whose name is in lower case; `unix_now` is the time
+    /// in seconds since 1970. Values that can't be read are ignored.
     ///
-    /// Of the dialects that an answer has, the first of these counts: `RateLimit` (drafts 8 and 7), `RateLimit-*`
-    /// (draft 6), `X-RateLimit-*`. Times since 1970 are compared with the answer's own `Moment` if it has one, as two
-    /// clocks may differ.
+    /// If a response has several dialects, the first of these counts: `RateLimit` (drafts 8 and 7), `RateLimit-*`
+    /// (draft 6), `X-RateLimit-*`. Times since 1970 are compared with the response's own `Date` if it has one, as the
+    /// clocks of client and server may differ.
     pub fn read<'a, I: Iterator<Item = &'a [u8]>>(
         status: u16,
         unix_now: u64,
@@ -107,7 +108,7 @@ impl ServerAdvice {
 }
 
 impl RemainingQuota {
-    /// The time between two calls by which what is left lasts until there are more.
+    /// The time between calls with which the remaining quota lasts until the refill.
     pub fn spread(&self) -> Duration {
         let among = u32::try_from(self.remaining).unwrap_or(u32::MAX);
         self.refill_after
@@ -117,20 +118,20 @@ impl RemainingQuota {
 }
 
 impl ResetMeaning {
-    /// How long from now that is.
+    /// The time from now until this reset.
     fn from(self, value: &[u8], now: u64) -> Option<Duration> {
-        let told = seconds(value)?;
+        let reset = seconds(value)?;
         let is_epoch = match self {
-            Self::Guess => told.as_secs() >= LEAST_EPOCH,
+            Self::Guess => reset.as_secs() >= LEAST_EPOCH,
             Self::Delta => false,
             Self::Epoch => true,
         };
         let origin = if is_epoch { now } else { 0 };
-        Some(told.saturating_sub(Duration::from_secs(origin)))
+        Some(reset.saturating_sub(Duration::from_secs(origin)))
     }
 }
 
-/// A time of HTTP, in seconds since 1970.
+/// An HTTP date, in seconds since 1970.
 fn date(value: &[u8]) -> Option<u64> {
     let time = httpdate::parse_http_date(str::from_utf8(value).ok()?.trim()).ok()?;
     let since = time.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -139,7 +140,7 @@ fn date(value: &[u8]) -> Option<u64> {
 
 type LimitAdvice = (RemainingQuota, Option<Duration>);
 
-/// `RateLimit: "name";r=50;t=30`, or `RateLimit: limit=100, remaining=50, reset=30`.
+/// Reads `RateLimit: "name";r=50;t=30`, or `RateLimit: limit=100, remaining=50, reset=30`.
 fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
     lines: &impl Fn(&'static str) -> I,
 ) -> Option<LimitAdvice> {
@@ -154,7 +155,8 @@ fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
             quota: None,
             refill_after: more_after.and_then(seconds).unwrap_or_default(),
         };
-        // One without a time is of concurrent calls, which come back by themselves: any other says more.
+        // An item without a time is a concurrency limit, whose permits come back without a wait: any limit with a
+        // time is tighter.
         let is_timed = more_after.is_some();
         let is_tighter = least.is_none_or(|(least, _, was_timed)| match (is_timed, was_timed) {
             (true, false) => true,
@@ -170,7 +172,7 @@ fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
         left.quota = policy.and_then(|policy| policy.quota);
         return Some((left, policy.and_then(|policy| policy.interval())));
     }
-    // The members of a dictionary: of two that can be read the last counts.
+    // Draft 7 is a dictionary: if a member occurs twice, the last readable one counts.
     let member = |name| items(lines("ratelimit")).filter_map(move |item| item.value(name));
     let left = RemainingQuota {
         remaining: member("remaining").filter_map(number).last()?,
@@ -184,13 +186,13 @@ fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
     Some((left, policy.and_then(|policy| policy.interval())))
 }
 
-/// Whether less is left than of the other: what stops, or slows, for longer.
+/// Whether the first limit is tighter: it stops calls, or slows them down more.
 fn is_tighter(one: RemainingQuota, other: RemainingQuota) -> bool {
     let rank = |left: RemainingQuota| (left.remaining == 0, left.spread());
     rank(one) > rank(other)
 }
 
-/// Three fields with a number each.
+/// Reads the dialects that have a field for each number.
 fn read_count_fields<'a, I: Iterator<Item = &'a [u8]>>(
     lines: &impl Fn(&'static str) -> I,
     [limit, remaining, after, policies]: [&'static str; 4],
@@ -208,7 +210,7 @@ fn read_count_fields<'a, I: Iterator<Item = &'a [u8]>>(
     Some((left, policy.and_then(|policy| policy.interval())))
 }
 
-/// What is allowed in a window.
+/// A quota in a window.
 #[derive(Clone, Copy, Debug)]
 struct Policy {
     quota: Option<u64>,
@@ -222,7 +224,7 @@ impl Policy {
     }
 }
 
-/// The policy of this name; without one, that of the shortest window, as it is the one that refuses soonest.
+/// The policy of this name. Without a name, the policy with the shortest window, as that limit denies first.
 fn policy<'a>(lines: impl Iterator<Item = &'a [u8]>, name: Option<&[u8]>) -> Option<Policy> {
     let all = items(lines).map(|item| {
         let quota = item.get("q").and_then(number);
@@ -234,8 +236,8 @@ fn policy<'a>(lines: impl Iterator<Item = &'a [u8]>, name: Option<&[u8]>) -> Opt
     });
     let own = all.filter(|(own, _)| name.is_none_or(|name| name == *own));
     let with_window = own.filter(|(_, policy)| policy.window.is_some());
-    let found = with_window.min_by_key(|(_, policy)| policy.window)?;
-    Some(found.1)
+    let (_, shortest) = with_window.min_by_key(|(_, policy)| policy.window)?;
+    Some(shortest)
 }
 
 #[cfg(test)]

@@ -1,29 +1,30 @@
-//! Header fields that are lists of items with parameters, as a hostile server may write them: what can't be read is left out.
+//! A parser for header fields that are lists of items with parameters. A hostile server may write them, so unreadable
+//! parts are ignored and the work is bounded.
 
 use std::time::Duration;
 
-/// Elements of a field that are looked at; nobody has so many limits.
+/// The most elements of a field that are read; no server has so many limits.
 const MOST_ITEMS: usize = 64;
-/// Parameters of an element that are looked at.
+/// The most parameters of an element that are read.
 const MOST_PARAMETERS: usize = 16;
 
-/// One element of a list: `"name";r=50;t=30`, or `remaining=50` of a dictionary.
+/// An element of a list: `"name";r=50;t=30`, or `remaining=50` in a dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item<'a> {
-    /// As it was written, with its quotes.
+    /// The name as it was written, with its quotes.
     pub(super) name: &'a [u8],
     parameters: Option<&'a [u8]>,
 }
 
 impl<'a> Item<'a> {
-    /// What is written behind this parameter; of two the last counts, as RFC 9651 says.
+    /// The value of a parameter. If it occurs twice, the last one counts (RFC 9651).
     pub(super) fn get(&self, name: &str) -> Option<&'a [u8]> {
         let pairs = ListParts::new(self.parameters?, b';').take(MOST_PARAMETERS);
         let found = pairs.filter_map(|pair| value_of(pair, name));
         found.last()
     }
 
-    /// The value, if it is a member of a dictionary with this name.
+    /// The value, if the element is a member of a dictionary with this name.
     pub(super) fn value(&self, name: &str) -> Option<&'a [u8]> {
         value_of(self.name, name)
     }
@@ -35,7 +36,7 @@ fn value_of<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
     own.eq_ignore_ascii_case(name.as_bytes()).then_some(value)
 }
 
-/// The elements of all lines of a field.
+/// The elements in all values of a field.
 pub(super) fn items<'a>(lines: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = Item<'a>> {
     let elements = lines.flat_map(|line| ListParts::new(line, b','));
     let item = |element: &'a [u8]| {
@@ -48,7 +49,7 @@ pub(super) fn items<'a>(lines: impl Iterator<Item = &'a [u8]>) -> impl Iterator<
     elements.map(item).take(MOST_ITEMS)
 }
 
-/// A whole number; one that is too large for any use is the largest there is.
+/// A whole number; a number that is too large becomes the largest `u64`.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let digits = || text.iter().map(|digit| u64::from(digit - b'0'));
@@ -59,7 +60,7 @@ pub(super) fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Seconds, of which some write decimals: those are rounded up to the next second.
+/// Seconds. Some servers write decimals: those are rounded up to the next second.
 pub(super) fn seconds(text: &[u8]) -> Option<Duration> {
     let dot = text.iter().position(|byte| *byte == b'.');
     let (whole, part) = match dot {
@@ -70,7 +71,7 @@ pub(super) fn seconds(text: &[u8]) -> Option<Duration> {
     Some(Duration::from_secs(number(whole)?.saturating_add(up)))
 }
 
-/// What stands between the signs that divide a text, but for those between quotes. Empty parts are left out.
+/// The parts of a text between separators. Separators in quotes don't count, and empty parts are skipped.
 struct ListParts<'a> {
     rest: Option<&'a [u8]>,
     sign: u8,
@@ -100,7 +101,7 @@ impl<'a> Iterator for ListParts<'a> {
     }
 }
 
-/// What stands before the first such sign outside of quotes, and behind it.
+/// Splits a text at the first separator outside quotes.
 fn split_unquoted(text: &[u8], sign: u8) -> (&[u8], Option<&[u8]>) {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, byte) in text.iter().enumerate() {

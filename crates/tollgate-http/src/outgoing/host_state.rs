@@ -1,4 +1,4 @@
-//! What hosts have told: not to be asked before a time, or only every so often.
+//! The advice of each host: no calls before a time, or calls at an interval.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,29 +10,30 @@ use tollgate::{Limiter, Rate, Timestamp};
 
 use super::advice::{RemainingQuota, ServerAdvice};
 
-/// The pace after a stop of a host that told none, at most: the first call is a trial, and each that passes makes the next
-/// come a little sooner, by [`GAIN`] of the pace.
+/// The longest interval after a stop of a host that stated none. The first call is a trial, and each call that passes
+/// shortens the interval by a [`GAIN`]th.
 const SLOWEST_START: Duration = Duration::from_secs(1);
-/// A tenth: a host that takes ten a second is asked fifteen a second at the most before it says so again.
+/// An interval shrinks by a tenth for each call. A host that takes ten calls a second gets at most fifteen a second
+/// before its next denial.
 const GAIN: u32 = 10;
-/// A pace as quick as this is none.
+/// At this interval a host isn't paced any more.
 const QUICKEST: Duration = Duration::from_millis(1);
-/// How long a host is left alone that refuses and doesn't say for how long; twice as long each time.
+/// The first stop after a denial without a time; it doubles with each further denial.
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// How far hosts are believed.
+/// How far the advice of hosts is followed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacingBounds {
     pub(super) longest_stop: Duration,
-    /// Percent of a quota below which it is spread over the time that is left.
+    /// The percentage of a quota at which calls are spread over the remaining time.
     pub(super) slow_below: u8,
     pub(super) max_waiting: usize,
 }
 
-/// The line of those who are spaced out.
+/// The queue in which calls to a paced host wait.
 pub(super) type PaceQueue<C> = Arc<Limiter<Arc<C>>>;
 
-/// What a host has told.
+/// The advice of a host.
 #[derive(Debug)]
 pub(super) struct HostState<C: Clock> {
     state: Mutex<State<C>>,
@@ -40,11 +41,11 @@ pub(super) struct HostState<C: Clock> {
 
 #[derive(Debug)]
 struct State<C: Clock> {
-    /// Nobody asks before.
+    /// No call is made before this time.
     stopped_until: Timestamp,
-    /// When that stop began.
+    /// When the stop began.
     stopped_at: Timestamp,
-    /// How often it refused since it last answered.
+    /// Denials since the last successful call.
     refusals: u32,
     pace: Option<Pace<C>>,
 }
@@ -53,18 +54,18 @@ struct State<C: Clock> {
 struct Pace<C: Clock> {
     line: PaceQueue<C>,
     every: Duration,
-    /// When what the host told is over.
+    /// When the advice expires.
     until: Timestamp,
 }
 
-/// What a call has to do.
+/// What a call has to do next.
 #[derive(Debug)]
 pub(super) enum NextStep<C: Clock> {
-    /// Wait until this time, and look again.
+    /// Wait until this time, then read the state again.
     Stopped(Timestamp),
-    /// Stand in this line, or look again at this time.
+    /// Wait in this queue. At this time the queue expires: then read the state again.
     Paced(PaceQueue<C>, Timestamp),
-    /// Nothing.
+    /// Nothing: the call may be made.
     Free,
 }
 
@@ -92,7 +93,7 @@ impl<C: Clock> HostState<C> {
         }
     }
 
-    /// When the last thing that it told is over; none if it is.
+    /// When all advice of the host has expired; none if it has expired already.
     pub(super) fn forgotten_at(&self, now: Timestamp) -> Option<Timestamp> {
         let mut state = self.lock();
         state.forget(now);
@@ -101,7 +102,7 @@ impl<C: Clock> HostState<C> {
         pace.max(stop)
     }
 
-    /// Takes note of the answer to a call that began at this time.
+    /// Records the response to a call that began at this time.
     pub(super) fn record_advice(
         &self,
         began: Timestamp,
@@ -111,7 +112,7 @@ impl<C: Clock> HostState<C> {
         clock: &Arc<C>,
     ) {
         let mut state = self.lock();
-        // It was under way when another was told to stop, and what it says is older than that.
+        // The call was in flight when another call was denied, so its response is older than the stop.
         let is_late = began < state.stopped_until;
         if advice.is_denial {
             state.refusals = state.refusals.saturating_add(u32::from(!is_late));
@@ -133,40 +134,41 @@ impl<C: Clock> HostState<C> {
                 let until = now + bounds.longest_stop;
                 state.pace(every, until, || new_queue(every, bounds, clock));
             }
-            // There is enough for now, but those who wait mustn't take it all at once.
+            // The quota is large enough now, but waiting calls must not take it in one burst.
             Some(left) => state.speed_up(left.spread()),
             None => state.speed_up(Duration::MAX),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<C>> {
-        // Each change of it is whole.
+        // No panic can leave a change half done, so a poisoned state is still valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How long a host that refused is left alone.
+/// The length of the stop after a denial.
 fn backoff_after(advice: &ServerAdvice, refusals: u32) -> Duration {
     let some = |time: &Duration| !time.is_zero();
     let reset = advice.left.filter(|left| left.remaining == 0);
-    let told = advice.retry_after.filter(some);
-    let told = told.or(reset.map(|left| left.refill_after).filter(some));
-    told.unwrap_or_else(|| {
+    let stated = advice.retry_after.filter(some);
+    let stated = stated.or(reset.map(|left| left.refill_after).filter(some));
+    stated.unwrap_or_else(|| {
+        // At most 2^16 s, 18 hours: the bound keeps the shift from overflowing. `longest_stop` cuts the result.
         let doubled = 1_u32 << refusals.saturating_sub(1).min(16);
         FIRST_BACKOFF * doubled
     })
 }
 
-/// Whether so little is left that it has to last.
+/// Whether the remaining quota is so low that calls have to be spread.
 fn is_low(left: RemainingQuota, percent: u8) -> bool {
     let Some(quota) = left.quota else {
-        // Of how many isn't known: what is left of one has to last, and no others.
+        // The whole quota is unknown, so there is no percentage: a few remaining calls count as low.
         return percent > 0 && left.remaining <= 10;
     };
     u128::from(left.remaining) * 100 <= u128::from(quota) * u128::from(percent)
 }
 
-/// A line in which one goes at once, and others as often as this.
+/// A queue that lets the first call pass immediately, and the next ones at this interval.
 fn new_queue<C: Clock>(
     every: Duration,
     bounds: &PacingBounds,
@@ -181,7 +183,7 @@ fn rate(every: Duration) -> Rate {
 }
 
 impl<C: Clock> State<C> {
-    /// Nobody asks for this long, and then one by one, until it is known how many may.
+    /// Stops calls for this long. Then paces them, until the host's limit is known.
     fn stop_calls(
         &mut self,
         now: Timestamp,
@@ -197,23 +199,24 @@ impl<C: Clock> State<C> {
         if !is_late {
             self.stopped_at = now;
         }
-        // Calls that were under way when it began may be answered one by one, and make it no longer than one of them could.
+        // Calls in flight may be denied one after another. Together they can't extend the stop beyond the longest
+        // stop of one denial.
         let latest = self.stopped_at + bounds.longest_stop;
         self.stopped_until = self.stopped_until.max(now + stop).min(latest);
         let every = advice.interval.unwrap_or_else(|| {
-            // It was too quick, so twice as slow as it was.
+            // The host denied calls at this interval, so double it.
             let before = self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.every);
             let before = if is_late { before } else { before * 2 };
             before.max(stop / 8).min(SLOWEST_START)
         });
         let every = every.min(bounds.longest_stop);
-        // Those who stand in the old line look again, and find the stop.
+        // Wakes the calls in the old queue: they read the state again, and find the stop.
         self.stop_pacing();
         let until = self.stopped_until + bounds.longest_stop;
         self.pace(every, until, || new_queue(every, bounds, clock));
     }
 
-    /// One goes every so often until then.
+    /// Lets calls pass at this interval until then.
     fn pace(
         &mut self,
         every: Duration,
@@ -228,7 +231,7 @@ impl<C: Clock> State<C> {
         }
     }
 
-    /// All went well: a little quicker, or as quick as this if that is quicker.
+    /// A call passed: shortens the interval by a [`GAIN`]th, and at least to `enough`.
     fn speed_up(&mut self, enough: Duration) {
         if let Some(pace) = &mut self.pace {
             pace.every = (pace.every - pace.every / GAIN).min(enough);
@@ -240,7 +243,7 @@ impl<C: Clock> State<C> {
         }
     }
 
-    /// Forgets a pace that is over.
+    /// Forgets an expired pace.
     fn forget(&mut self, now: Timestamp) {
         if self.pace.as_ref().is_some_and(|pace| pace.until <= now) {
             self.stop_pacing();
@@ -249,7 +252,7 @@ impl<C: Clock> State<C> {
 
     fn stop_pacing(&mut self) {
         if let Some(pace) = self.pace.take() {
-            // Whoever stands in the line goes on, and looks again.
+            // Releases the calls in the queue; they read the state again.
             pace.line.set_switch(Switch::Bypass);
         }
     }
@@ -257,13 +260,13 @@ impl<C: Clock> State<C> {
 
 impl<C: Clock> Pace<C> {
     fn apply(&self) {
-        // Between a millisecond and the longest stop: a rate that can be kept.
+        // The interval is between a millisecond and the longest stop, so the rate is always valid.
         let changed = self.line.set_rate(rate(self.every));
         debug_assert!(changed.is_ok());
     }
 }
 
-/// The hosts that told something. If there are too many, the one whose word is over soonest is forgotten.
+/// The hosts with advice. If there are too many, the host whose advice expires first is forgotten.
 #[derive(Debug)]
 pub(super) struct Hosts<C: Clock> {
     known: Mutex<HashMap<Box<str>, Arc<HostState<C>>>>,
@@ -278,17 +281,18 @@ impl<C: Clock> Hosts<C> {
         }
     }
 
-    /// What is known of a host.
+    /// The state of a host that has advice.
     pub(super) fn get(&self, host: &str) -> Option<Arc<HostState<C>>> {
         self.lock().get(host).map(Arc::clone)
     }
 
-    /// What is known of a host, which may be new.
+    /// The state of a host, which is added if it is new.
     pub(super) fn get_or_add(&self, host: &str, now: Timestamp) -> Arc<HostState<C>> {
         let mut known = self.lock();
         if let Some(found) = known.get(host) {
             return Arc::clone(found);
         }
+        // Scans all hosts under the lock, but only for a new host while the table is full.
         if known.len() >= self.most {
             known.retain(|_, host| host.forgotten_at(now).is_some());
         }

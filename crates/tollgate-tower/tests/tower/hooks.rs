@@ -212,8 +212,8 @@ fn a_header_that_nobody_sends_is_warned_of_within_100_requests() {
                 assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 400);
             }
             let expected = "WARN tollgate message=not one request so far had the key of its limit: if clients needn't send \
-                            it, name another key to fall back to: keys::first((…, keys::Address::new())) requests=100 \
-                            on_missing_key=\"deny\" wanted=\"exactly one header x-api-kye\"";
+                            it, add another key to fall back to: keys::first_of((…, keys::ClientAddress::new())) \
+                            requests=100 on_missing_key=\"deny\" wanted=\"exactly one header x-api-kye\"";
             assert_eq!(log.take(), [expected]);
         });
     });

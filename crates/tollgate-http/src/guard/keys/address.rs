@@ -1,4 +1,4 @@
-//! The client's address and the connection as keys, and the warning about proxies that aren't trusted.
+//! The client address and the connection as keys, and the warning about untrusted proxies.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,20 +10,20 @@ use crate::client::{ForwardedBy, Network, Trust};
 use crate::guard::events;
 use crate::guard::request::Request;
 
-/// So many requests of a thread are searched for addresses that nobody believes, and then one of so many: a proxy that isn't
-/// trusted sends one with each request. A prime, so that layers that take turns all get some.
+/// The first requests of a thread, and later one of every [`ONE_OF`], are checked for untrusted forwarding fields. A
+/// proxy sends one with each request, so samples find it. A prime, so that layers that take turns are all sampled.
 const ALL_AT_FIRST: u32 = 256;
 const ONE_OF: u32 = 61;
 
 thread_local! {
-    /// Requests of this thread until the next that is searched; at first those above [`ONE_OF`] are as well.
+    /// Requests of this thread until the next check. Above [`ONE_OF`] every request is checked.
     static REQUESTS_UNTIL_SEARCH: Cell<u32> = const { Cell::new(ONE_OF + ALL_AT_FIRST) };
 }
 
-/// The address of the client: that of the connection, or the one that [trusted](Trust) proxies tell.
+/// The client address: the address of the connection, or the one that [trusted](Trust) proxies report.
 ///
-/// IPv6 addresses are taken by their first 64 bits, as one household or machine has all of the rest; those that a translator made of
-/// IPv4 addresses (NAT64, `64:ff9b::/96`) are taken for these.
+/// IPv6 addresses count by their first 64 bits, as one household or machine has all of the rest. Addresses that NAT64
+/// made of IPv4 addresses (`64:ff9b::/96`) count as those.
 ///
 /// ```
 /// use tollgate_http::client::Trust;
@@ -34,19 +34,19 @@ thread_local! {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Clones, as for several layers, warn together of a proxy that isn't trusted: once.
+/// Clones, as in several layers, warn only once about an untrusted proxy.
 #[derive(Debug)]
 #[must_use]
 pub struct ClientAddress {
     trust: Trust,
     ipv4_bits: u8,
     ipv6_bits: u8,
-    /// It was said that somebody isn't believed. Made when it is first cloned, or has something to say: most never are.
+    /// Whether the warning was logged. Allocated when the key is first cloned, or when it warns: most never are.
     warned: OnceLock<Arc<AtomicBool>>,
 }
 
 impl ClientAddress {
-    /// That of the connection.
+    /// The address of the connection.
     pub const fn new() -> Self {
         Self {
             trust: Trust::none(),
@@ -56,31 +56,32 @@ impl ClientAddress {
         }
     }
 
-    /// The one that these proxies tell.
+    /// The address that these proxies report.
     pub fn trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
 
-    /// IPv6 addresses that begin with as many equal bits are one client: 32 to 128, fewer or more are taken as these.
+    /// How many leading bits of an IPv6 address identify a client: 32 to 128. Other numbers are clamped.
     pub fn ipv6_bits(mut self, bits: u8) -> Self {
         self.ipv6_bits = bits.clamp(32, 128);
         self
     }
 
-    /// The same for IPv4: 16 to 32.
+    /// How many leading bits of an IPv4 address identify a client: 16 to 32. Other numbers are clamped.
     pub fn ipv4_bits(mut self, bits: u8) -> Self {
         self.ipv4_bits = bits.clamp(16, 32);
         self
     }
 
-    /// Whether a request comes from one of these networks: for lists of who is let in, and who isn't.
+    /// Whether a request comes from one of these networks, for allow and deny lists.
     ///
     /// ```
     /// use tollgate::Rate;
     /// use tollgate_http::guard::{RequestLimiter, RatePerKey, Request, keys::ClientAddress};
     ///
-    /// fn guard<R: Request + 'static>() -> Result<RequestLimiter<R, RatePerKey<ClientAddress>>, Box<dyn std::error::Error>> {
+    /// # type BoxError = Box<dyn std::error::Error>;
+    /// fn guard<R: Request + 'static>() -> Result<RequestLimiter<R, RatePerKey<ClientAddress>>, BoxError> {
     ///     let limits = RatePerKey::new(Rate::per_second(10), ClientAddress::new())?;
     ///     Ok(RequestLimiter::new(limits)
     ///         .allow(ClientAddress::new().within(["10.0.0.0/8".parse()?]))
@@ -109,12 +110,12 @@ impl ClientAddress {
         }
     }
 
-    /// How many bits of an address are one client's, of IPv4 and IPv6.
+    /// How many leading bits of an IPv4 and an IPv6 address identify a client.
     pub(in crate::guard) const fn bits(&self) -> (u8, u8) {
         (self.ipv4_bits, self.ipv6_bits)
     }
 
-    /// Whose request it is, as [`Trust::client`] has it.
+    /// The client address, as [`Trust::client`] finds it.
     pub(in crate::guard) fn client(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
         if self.reads_fields() {
             return self.forwarded_client(request);
@@ -122,13 +123,13 @@ impl ClientAddress {
         request.peer().map(|peer| peer.ip().to_canonical())
     }
 
-    /// Whether more than the connection is looked at.
+    /// Whether header fields are read, and not only the connection.
     #[inline(always)]
     fn reads_fields(&self) -> bool {
         self.trust.believes_some() || self.looks_for_strangers()
     }
 
-    /// Who counts as one client with this address.
+    /// The network that counts as one client with this address.
     fn client_network(&self, address: IpAddr) -> Network {
         let address = untranslated(address.to_canonical());
         let bits = if address.is_ipv4() {
@@ -139,10 +140,11 @@ impl ClientAddress {
         Network::around(address, bits)
     }
 
-    /// Whether the field is looked for that somebody may send who isn't believed: only to warn, so not in every request.
+    /// Whether this request is checked for an untrusted forwarding field. Only for a warning, so not for every
+    /// request.
     #[inline(always)]
     fn looks_for_strangers(&self) -> bool {
-        // Nothing else depends on it.
+        // No other memory depends on the flag.
         if let Some(warned) = self.warned.get()
             && warned.load(Ordering::Relaxed)
         {
@@ -160,7 +162,7 @@ impl ClientAddress {
     fn forwarded_client(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
         let peer = request.peer().map(|peer| peer.ip());
         let lines = request.header_lines(self.trust.field().name());
-        // This one was searched, so the next is due later.
+        // This request was checked, so restart the countdown.
         REQUESTS_UNTIL_SEARCH.set(match REQUESTS_UNTIL_SEARCH.get() {
             0 => ONE_OF - 1,
             left => left - 1,
@@ -172,24 +174,24 @@ impl ClientAddress {
         client.address
     }
 
-    /// Says once that a proxy may stand before the service which isn't trusted.
+    /// Warns once that an untrusted proxy may stand before the service.
     #[cold]
     fn warn(&self) {
-        // Nothing else depends on it; if two come at once, one of them says it.
+        // No other memory depends on the flag. `swap` lets only one of several threads warn.
         let warned = self.warned.get_or_init(Arc::default);
         if !warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: events::TARGET,
                 field = self.trust.field().name(),
-                "a client's address was told by somebody who isn't trusted, and wasn't believed: if that is a proxy of \
-                 yours, all of its clients share one limit until you name it (Address::behind)"
+                "an untrusted peer reported a client address, which was ignored: if the peer is a proxy of yours, all of \
+                 its clients share one limit until you trust it (ClientAddress::trust)"
             );
         }
     }
 }
 
-/// The IPv4 address that a translator made this one of (64:ff9b::/96, RFC 6052), or the address itself: all clients behind the
-/// translator are in one network of 64 bits.
+/// The IPv4 address that a translator made this address of (64:ff9b::/96, RFC 6052), or the address itself. Without
+/// this, all clients behind a translator would be in one network of 64 bits.
 const fn untranslated(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(six) => match six.segments() {
@@ -233,7 +235,7 @@ impl<R: Request + ?Sized> KeyExtractor<R> for ClientAddress {
         if self.reads_fields() {
             return None;
         }
-        // Each by itself: put together they would be an address that is copied byte by byte.
+        // Matched apart, because an `IpAddr` is copied byte by byte.
         Some(match request.peer()? {
             SocketAddr::V4(peer) => Network::around_v4(*peer.ip(), self.ipv4_bits),
             SocketAddr::V6(peer) => self.client_network(IpAddr::V6(*peer.ip())),
@@ -245,8 +247,10 @@ impl<R: Request + ?Sized> KeyExtractor<R> for ClientAddress {
     }
 }
 
-/// The connection that a request came by: its address and port. So each connection has a limit of its own, whoever opened
-/// it: of requests, or with [`ConcurrencyLimit`](crate::guard::ConcurrencyLimit) of streams. Behind a proxy that is one of the proxy's.
+/// The connection of a request, by its address and port: each connection has a limit of its own.
+///
+/// With a [`ConcurrencyLimit`](crate::guard::ConcurrencyLimit) that limits the streams of a connection. Behind a proxy, the
+/// connections are those of the proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection;
 

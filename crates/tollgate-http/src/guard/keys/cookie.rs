@@ -1,4 +1,4 @@
-//! A cookie as a key: one value is one key, however a client spells it.
+//! A cookie as a key: a value is the same key, however a client spells it.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,11 +9,12 @@ use crate::client::Network;
 
 /// A cookie.
 ///
-/// Most who read cookies take away quotes and percent signs, so that `sid=abc`, `sid="abc"` and `sid=%61bc` are one session: they are
-/// one key as well.
+/// Most readers of cookies remove quotes and decode percent signs, so `sid=abc`, `sid="abc"` and `sid=%61bc` are one
+/// session. They are one key as well.
 ///
-/// A request may have several cookies of one name that differ: any page of a sibling domain can give a browser a second one, and its
-/// user can't do anything about it. Nobody knows which of them the service reads, so such a request counts by its
+/// A request may have several cookies of one name with different values: a page of a sibling domain can set a second
+/// one, and its user can't prevent that. The service might read either, so such a request counts by its
+/// [address](Self::ambiguous_by). Nobody is locked out, and a second cookie is no fresh limit.
 /// [address](Self::ambiguous_by): neither is anybody locked out, nor is a second cookie a fresh limit.
 ///
 /// ```
@@ -33,11 +34,11 @@ pub struct Cookie {
 pub enum CookieKey<'r> {
     /// The only value.
     Value(CookieValue<'r>),
-    /// There are several: where the request comes from, if that is known. All others share one key.
+    /// The address of a request with several values; all requests without an address share one key.
     Doubled(Option<Network>),
 }
 
-/// What a cookie says, without quotes and percent signs.
+/// The value of a cookie, without quotes and percent signs.
 #[derive(Clone, Copy, Debug)]
 pub struct CookieValue<'r>(&'r [u8]);
 
@@ -50,8 +51,8 @@ impl Cookie {
         }
     }
 
-    /// How the address is found that requests with several such cookies count by: by the connection, unless this says which proxies
-    /// are believed. Say it behind a proxy, where all of them share one limit otherwise.
+    /// Sets how the client address is found for requests with several such cookies: by default it is the address of the
+    /// connection. Set it behind a proxy, where they would all share one limit otherwise.
     ///
     /// ```
     /// use tollgate_http::client::Trust;
@@ -95,7 +96,7 @@ impl<R: Request + ?Sized> KeyExtractor<R> for Cookie {
 }
 
 impl<'r> CookieValue<'r> {
-    /// The bytes that it stands for. A percent sign without two digits is itself.
+    /// The decoded bytes. A percent sign without two digits stays as it is.
     fn decoded(self) -> impl Iterator<Item = u8> + 'r {
         percent_decode(self.0)
     }
@@ -108,7 +109,7 @@ impl Hash for CookieValue<'_> {
             state.write_u8(byte);
             length += 1;
         }
-        // So that what comes next in a combined key can't be taken for a part of this.
+        // Ends the value, so that in a combined key the next part can't be taken for a part of this one.
         state.write_usize(length);
     }
 }

@@ -1,4 +1,4 @@
-//! Answers of servers, friendly and hostile, and what is read of them.
+//! Responses of servers, friendly and hostile, and the advice that is read from them.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn retry_after_is_seconds_or_a_date() {
         ("Tue, 14 Nov 2023 22:14:20 GMT", Some(60)),
         ("Tuesday, 14-Nov-23 22:14:20 GMT", Some(60)),
         ("Tue Nov 14 22:14:20 2023", Some(60)),
-        // A time that is over.
+        // A time in the past.
         ("Tue, 14 Nov 2022 22:14:20 GMT", None),
         ("Mon, 14 Nov 2022 22:14:20 GMT", Some(0)),
         ("99999999999999999999", Some(u64::MAX)),
@@ -59,7 +59,7 @@ fn dates_are_compared_with_the_clock_that_wrote_them() {
     assert!(!read(200, &fields).is_denial);
 }
 
-/// Fields, what is left by them, and the milliseconds in which one comes back.
+/// Fields, the remaining quota that they state, and the interval of its limit in milliseconds.
 type Row<'a> = (
     &'a [(&'a str, &'a str)],
     Option<RemainingQuota>,
@@ -131,7 +131,7 @@ fn every_dialect_is_read() {
             left(0, None, 0),
             None,
         ),
-        // The newer form counts.
+        // The newer dialect counts.
         (
             &[
                 ("ratelimit", "\"a\";r=9;t=1"),
