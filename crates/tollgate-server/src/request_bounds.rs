@@ -58,8 +58,8 @@ impl RequestBounds {
         self.request_bytes.saturating_mul(4)
     }
 
-    /// Bytes of the metadata of a call: what Envoy copies there from headers of its clients, such as `tracestate`,
-    /// must not be what ends the call.
+    /// Bytes of the metadata of a call. Envoy copies headers of its clients there, such as `tracestate`, and these must
+    /// not make the call fail.
     pub(crate) const fn metadata_bytes(&self) -> usize {
         self.head_bytes.saturating_mul(8)
     }

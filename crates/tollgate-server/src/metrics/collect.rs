@@ -1,4 +1,4 @@
-//! The names and help of all metrics, and which values they have.
+//! The names and help texts of all metrics, and their values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::decision_service::{BackendStats, CounterStore};
 use crate::health::Concern;
 use crate::protocol_errors::ErrorKind;
 
-/// Each metric: its kind, its name, and its help.
+/// Each metric: its kind, its name, and its help text.
 const METRICS: &str = "\
 counter tollgate_allowed Requests that a limiter applied to, and that passed.
 counter tollgate_denied Requests that a limiter refused, by why.
@@ -70,10 +70,10 @@ info tollgate_policy The policy in force, by a hash of what it says.
 info tollgate_build What runs, and where its limits are counted.
 ";
 
-/// What each limiter allows, by its name.
+/// The capacity of each limiter, by its name.
 type LimiterCapacities = BTreeMap<Arc<str>, LimiterCapacity>;
 
-/// Where metrics are written to.
+/// Writes metrics.
 struct MetricWriter<'e>(DescriptorEncoder<'e>);
 
 impl<B: CounterStore> Collector for Scrape<B> {
@@ -164,7 +164,7 @@ impl<B: CounterStore> Scrape<B> {
                 (labels, monitor.errors.count(protocol, kind))
             })
         });
-        // Envoy and Prometheus bring no secret along.
+        // Envoy and Prometheus send no secrets.
         let guesses = self.0.credentials.wrong_secrets.counts();
         let guesses =
             guesses.filter(|(protocol, _)| !matches!(protocol, Protocol::Grpc | Protocol::Metrics));
@@ -252,7 +252,7 @@ fn store(out: &mut MetricWriter<'_>, stats: &BackendStats) -> fmt::Result {
     out.counter("tollgate_store_questions", store.queries)
 }
 
-/// How long things took; nothing without a histogram.
+/// Writes a histogram of durations; an empty one without data.
 fn write_histogram(metric: &mut MetricEncoder<'_>, histogram: Option<&Histogram>) -> fmt::Result {
     let Some(histogram) = histogram else {
         return metric.encode_histogram::<NoLabelSet>(0.0, 0, &[], None);
@@ -318,7 +318,7 @@ impl MetricWriter<'_> {
     }
 }
 
-/// Values by the words of one label.
+/// Values by one label.
 fn with_label<V>(
     label: &'static str,
     values: impl IntoIterator<Item = (impl fmt::Display, V)>,
@@ -336,7 +336,7 @@ fn per_limiter<V>(
     all.filter_map(move |(name, own)| Some(([("limiter", &**name)], of(own)?)))
 }
 
-/// Microseconds as Prometheus counts time.
+/// Microseconds as seconds, the unit of Prometheus.
 #[allow(clippy::cast_precision_loss)] // Clocks aren't centuries apart.
 fn micros_to_seconds(micros: i64) -> f64 {
     micros as f64 / 1e6

@@ -1,4 +1,4 @@
-//! What a Redis client says on one connection, and what it is answered.
+//! One RESP connection: commands are parsed, authorized and answered.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,10 +34,10 @@ mod transaction;
 use auth::Role;
 use transaction::CommandQueue;
 
-/// Whether a command was answered; else what is answered in its place.
+/// `Ok` if the command was answered; else the error reply.
 type CommandResult = Result<(), String>;
 
-/// What a client has told of itself.
+/// The client's description of itself (`HELLO`, `CLIENT SETNAME`, `CLIENT SETINFO`).
 #[derive(Debug, Default)]
 struct ClientInfo {
     name: Vec<u8>,
@@ -46,7 +46,7 @@ struct ClientInfo {
 }
 
 impl ClientInfo {
-    /// Whether it can be told again in a line.
+    /// Checks that the name can be shown in one line.
     fn check(name: &[u8]) -> Result<(), String> {
         if name.len() > 256 || name.iter().any(|byte| !byte.is_ascii_graphic()) {
             return Err(
@@ -58,7 +58,7 @@ impl ClientInfo {
     }
 }
 
-/// A limit of `CL.THROTTLE`, ready to be asked.
+/// A limit of `CL.THROTTLE`, prepared for charges.
 struct CachedLimit<B: CounterStore> {
     ask: ThrottleParameters,
     limit: ThrottleLimit,
@@ -72,18 +72,18 @@ pub(crate) struct RespSession<B: CounterStore> {
     version: Version,
     id: u64,
     peer: Peer,
-    /// Most say nothing of themselves.
+    /// Boxed, as most clients don't describe themselves.
     named: Option<Box<ClientInfo>>,
-    /// What waits for `EXEC`.
+    /// The commands that wait for `EXEC`.
     queue: Option<Box<CommandQueue>>,
     wrong_passwords: u8,
-    /// How long the answer to a wrong password waits.
+    /// The delay of the reply to a wrong password.
     delay: Duration,
-    /// What it may do, by the password that it has told.
+    /// The client's role, by its password.
     role: Role,
     is_closing: bool,
     errors: ErrorSource,
-    /// The limit of the last `CL.THROTTLE`: most clients ask by one.
+    /// The limit of the last `CL.THROTTLE`: most clients use only one.
     last: Option<CachedLimit<B>>,
 }
 
@@ -110,7 +110,7 @@ impl<B: CounterStore> RespSession<B> {
         self.named.get_or_insert_default()
     }
 
-    /// Where answers go, in the version that the client reads.
+    /// A writer of replies, in the client's protocol version.
     const fn replies<'o>(&self, out: &'o mut Vec<u8>) -> ReplyWriter<'o> {
         ReplyWriter {
             bytes: out,
@@ -121,7 +121,7 @@ impl<B: CounterStore> RespSession<B> {
     /// Answers one command, or queues it.
     async fn command(&mut self, words: Words<'_>, out: &mut Vec<u8>) {
         if self.queue.is_some() {
-            // In a box, as that is seldom: each connection is as large as what it may do.
+            // Boxed as transactions are rare: every connection would have room for this large future.
             return Box::pin(self.queue_command(words, out)).await;
         }
         self.dispatch(words, out).await;
@@ -185,7 +185,7 @@ impl<B: CounterStore> RespSession<B> {
             }
         };
         let charged = cells.charge(&last.ready, asked.key, asked.quantity).await;
-        // One of no tokens only looks.
+        // A quantity of 0 only peeks.
         if asked.quantity > 0 {
             let denied = match &charged {
                 Ok(charged) => last.limit.deny_reason(charged, asked.quantity),
@@ -231,7 +231,7 @@ impl<B: CounterStore> RespSession<B> {
 }
 
 impl<B: CounterStore> RespSession<B> {
-    /// Lets the answer to a wrong password wait. Whoever guesses isn't answered any faster by asking more at a time.
+    /// Delays the reply to a wrong password. Commands behind it wait too, so that pipelining doesn't speed up guessing.
     #[cold]
     async fn delay_answer(&mut self) {
         tokio::time::sleep(std::mem::take(&mut self.delay)).await;
@@ -314,7 +314,7 @@ fn error_text(why: impl std::fmt::Display) -> String {
     format!("ERR {why}")
 }
 
-/// Words that aren't facts as they are, in their order, as the text that stands for them.
+/// The texts of words that aren't facts as they are, in their order.
 fn owned_texts(words: Words<'_>) -> Vec<String> {
     let odd = words.filter_map(|word| match text_of_word(word) {
         Cow::Owned(text) => Some(text),
@@ -323,7 +323,7 @@ fn owned_texts(words: Words<'_>) -> Vec<String> {
     odd.collect()
 }
 
-/// A word as text, in which a fact has the name that policies know: that of a header is in lower case.
+/// A word as text. The name of a header fact becomes lower case, as policies have it.
 fn text_of_word(word: &[u8]) -> Cow<'_, str> {
     let text = text_of_bytes(word);
     if !text.starts_with("header.") {
@@ -338,8 +338,8 @@ fn text_of_word(word: &[u8]) -> Cow<'_, str> {
     named.map_or(text, Cow::Owned)
 }
 
-/// Reads `name=value … [COST_FIELDS n]`, with the texts of words that are none. Into facts that are there already: they are large
-/// to be moved.
+/// Reads `name=value … [COST n]`; `odd` has the texts of words that had to be changed. It fills existing facts, as they
+/// are large to move.
 fn read_facts<'f, 'w: 'f>(
     mut words: Words<'w>,
     odd: &'f [String],
@@ -370,9 +370,9 @@ fn read_facts<'f, 'w: 'f>(
     Ok(())
 }
 
-/// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds. Of a denial two
-/// more: why, and by which limit of the rule, if one did. If an operator wants clients to see them, the rules in shadow that would
-/// have refused what passes.
+/// Writes six pairs: whether it is allowed, the deciding rule, its limit, the remaining tokens, and two durations in
+/// seconds. A denial has two more: the reason, and the denying limit of the rule. If clients may see them, an allowed
+/// answer lists the rules in shadow mode that would have denied it.
 fn write_answer(
     out: &mut ReplyWriter<'_>,
     answer: &DecisionAnswer<'_>,
