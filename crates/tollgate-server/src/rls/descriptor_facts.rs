@@ -186,7 +186,7 @@ impl FactTexts {
                 values.any(|other| first.is_some_and(|first| first.2 != other.2))
             };
             if self.multi_valued.iter().any(repeats) {
-                // A key that is twice in one descriptor; seldom enough to read it once more.
+                // A key that is twice in one descriptor: rare enough to read the descriptor once more.
                 sets.extend(self.combine_values(question, &base, number..number + 1)?);
             } else {
                 sets.push(base);
@@ -198,7 +198,7 @@ impl FactTexts {
         Ok(())
     }
 
-    /// All ways to choose one value of each fact, such that a descriptor's own values stand together.
+    /// All combinations of one value for each fact, in which a descriptor's own values stay together.
     fn combine_values<'a>(
         &'a self,
         question: &RlsRequest<'a>,
@@ -219,6 +219,7 @@ impl FactTexts {
             }
             values
         };
+        // A set, as descriptors with the same values give the same combination.
         let mut chosen = BTreeSet::new();
         for number in descriptors.clone() {
             let each = self.multi_valued.iter().map(|name| {
@@ -253,7 +254,7 @@ impl FactTexts {
     }
 }
 
-/// The values of a way of this number to choose one of each.
+/// The values of the combination with this number: a mixed-radix number with one digit for each fact.
 fn choose<'a>(each: &[FactValues<'a>], mut way: usize) -> Vec<(&'a str, &'a str)> {
     let mut chosen = Vec::with_capacity(each.len());
     for own in each {

@@ -198,7 +198,7 @@ impl<B: CounterStore> RespSession<B> {
         )
     }
 
-    /// The rules in force, each with its name, its key and its limits.
+    /// The rules in force, each with its name and mode.
     fn rules(&self, out: &mut ReplyWriter<'_>) {
         let policy = self.service.decider.engine.policy();
         out.array(policy.rules.len());
