@@ -167,18 +167,18 @@ where
     let mut own = Connection::new(stream, protocol, patience, notice);
     loop {
         let since = own.protocol.begin_batch();
-        let (mut answered, mut heard) = (0, InputProgress::Answered(0));
-        while let InputProgress::Answered(_) = heard
+        let (mut answered, mut progress) = (0, InputProgress::Answered(0));
+        while let InputProgress::Answered(_) = progress
             && answered < patience.pipeline
             && own.output.len() + own.ready.len() < FLUSH_BYTES
         {
-            heard = if own.protocol.may_wait() {
+            progress = if own.protocol.may_wait() {
                 own.answer_or_wait(timer.as_mut()).await?
             } else {
                 let input = &own.input[own.consumed..];
                 own.protocol.answer(input, &mut own.output).await
             };
-            answered += match heard {
+            answered += match progress {
                 InputProgress::Answered(bytes) => {
                     own.consumed += bytes;
                     1
@@ -198,7 +198,7 @@ where
             .await?;
             own.output.clear();
         }
-        match heard {
+        match progress {
             InputProgress::Incomplete => {}
             InputProgress::Answered(_) => continue,
             // Boxed as closing is rare: every connection would have room for this large future.

@@ -291,18 +291,18 @@ impl<B: CounterStore> Decider<B> {
 
     /// Refunds the cost of such a request. If its permits were dropped, their estimates are refunded already.
     pub(crate) async fn refund_charge(&self, facts: &Facts<'_>, is_dropped: bool) -> RefundResult {
-        let Ok(gift) = if is_dropped {
+        let Ok(result) = if is_dropped {
             self.engine.refund_dropped_async(facts).await
         } else {
             self.engine.refund_async(facts).await
         };
-        gift
+        result
     }
 
     /// Resets the counters that such requests are charged to.
     pub(crate) async fn reset(&self, facts: &Facts<'_>) -> RefundResult {
-        let Ok(gift) = self.engine.reset_request_async(facts).await;
-        gift
+        let Ok(result) = self.engine.reset_request_async(facts).await;
+        result
     }
 }
 

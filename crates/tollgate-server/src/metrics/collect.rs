@@ -79,10 +79,10 @@ struct MetricWriter<'e>(DescriptorEncoder<'e>);
 impl<B: CounterStore> Collector for Scrape<B> {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = MetricWriter(encoder);
-        let tallies = self.0.decider.engine.counters();
-        let allows = limiter_capacities(&self.0.decider.engine, &tallies);
+        let counters = self.0.decider.engine.counters();
+        let allows = limiter_capacities(&self.0.decider.engine, &counters);
         let stats = backend_stats(&self.0);
-        self.decisions(&mut out, &tallies, &allows)?;
+        self.decisions(&mut out, &counters, &allows)?;
         limits(&mut out, &allows)?;
         self.keys(&mut out, &stats)?;
         store(&mut out, &stats)?;
@@ -96,26 +96,26 @@ impl<B: CounterStore> Scrape<B> {
     fn decisions(
         &self,
         out: &mut MetricWriter<'_>,
-        tallies: &[LimiterCounts],
+        counters: &[LimiterCounts],
         allows: &LimiterCapacities,
     ) -> fmt::Result {
         let of = |count: fn(&LimiterCounts) -> u64| {
-            let all = tallies.iter();
-            all.map(move |tally| ([("limiter", &*tally.limiter)], count(tally)))
+            let all = counters.iter();
+            all.map(move |counts| ([("limiter", &*counts.limiter)], count(counts)))
         };
-        let denied = tallies.iter().flat_map(|tally| {
+        let denied = counters.iter().flat_map(|counts| {
             DenyReason::ALL.map(|reason| {
-                let labels = [("limiter", &*tally.limiter), ("reason", reason.name())];
-                (labels, tally.denied(reason))
+                let labels = [("limiter", &*counts.limiter), ("reason", reason.name())];
+                (labels, counts.denied(reason))
             })
         });
         let never = per_limiter(allows, |own| own.never_finds_its_key.map(u64::from));
         let engine = &self.0.decider.engine;
-        out.counters("tollgate_allowed", of(|tally| tally.allowed))?;
+        out.counters("tollgate_allowed", of(|counts| counts.allowed))?;
         out.counters("tollgate_denied", denied)?;
-        out.counters("tollgate_shadow_denied", of(|tally| tally.shadow_denied))?;
-        out.counters("tollgate_near_limit", of(|tally| tally.near_limit))?;
-        out.counters("tollgate_missing_key", of(|tally| tally.missing_key))?;
+        out.counters("tollgate_shadow_denied", of(|counts| counts.shadow_denied))?;
+        out.counters("tollgate_near_limit", of(|counts| counts.near_limit))?;
+        out.counters("tollgate_missing_key", of(|counts| counts.missing_key))?;
         out.gauges("tollgate_key_never_found", never)?;
         out.counter("tollgate_unknown_tier", engine.requests().unknown_tier)?;
         write_histogram(

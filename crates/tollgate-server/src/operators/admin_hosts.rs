@@ -98,12 +98,12 @@ impl AdminHosts {
             return true;
         }
         let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let has_leased_tokens = match bare.parse::<IpAddr>() {
+        let is_own_address = match bare.parse::<IpAddr>() {
             // No DNS name can stand behind an address, so a client that states one has connected to it.
             Ok(address) => address.is_loopback() || address == bound || bound.is_unspecified(),
             Err(_) => name.eq_ignore_ascii_case("localhost"),
         };
-        has_leased_tokens && port == own_port
+        is_own_address && port == own_port
     }
 }
 

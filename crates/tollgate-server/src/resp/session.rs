@@ -254,7 +254,7 @@ impl<B: CounterStore> ByteProtocol for RespSession<B> {
             words: bounds.max_arguments,
         };
         let mut frame = std::mem::take(&mut self.frame);
-        let heard = match frame.read(input, &most) {
+        let progress = match frame.read(input, &most) {
             Ok(Some(length)) => {
                 self.command(frame.words(input), out).await;
                 if !self.delay.is_zero() {
@@ -281,7 +281,7 @@ impl<B: CounterStore> ByteProtocol for RespSession<B> {
             }
         };
         self.frame = frame;
-        heard
+        progress
     }
 
     fn record_batch(&mut self, since: Timestamp, requests: u64) {

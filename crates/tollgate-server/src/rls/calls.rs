@@ -284,21 +284,21 @@ impl<B: CounterStore> GrpcSession<B> {
     }
 
     fn watch(&mut self, mut call: CompleteCall) {
-        let seat = match self.acquire_streaming_call() {
-            Ok(seat) => seat,
+        let permit = match self.acquire_streaming_call() {
+            Ok(permit) => permit,
             Err(failed) => return drop(call.head.answer(Err(failed))),
         };
         let (service, errors) = (Arc::clone(&self.service), self.errors.clone());
         self.open.push(Box::pin(async move {
             health::watch(&service, &errors, &call.message, &mut call.head.respond).await;
-            drop(seat);
+            drop(permit);
             None
         }));
     }
 
     fn reflect(&mut self, asks: RecvStream, mut respond: SendResponse<Bytes>) {
-        let seat = match self.acquire_streaming_call() {
-            Ok(seat) => seat,
+        let permit = match self.acquire_streaming_call() {
+            Ok(permit) => permit,
             Err(failed) => return drop(call::send_response(&mut respond, Err(failed))),
         };
         let service = Arc::clone(&self.service);
@@ -314,7 +314,7 @@ impl<B: CounterStore> GrpcSession<B> {
                 polled => polled,
             })
             .await;
-            drop(seat);
+            drop(permit);
             None
         }));
     }

@@ -54,7 +54,8 @@ pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
     uptime: fn() -> Option<Uptime>,
 ) -> Result<u64, SnapshotError> {
     let mut file = SnapshotWriter::create(path, KIND, VERSION)?;
-    // In this order: what passes in between counts as not passed.
+    // The wall clock is read before the uptime: the time between both reads then counts as not passed, so no tokens
+    // come back too early.
     file.word(engine.backend().times().wall.as_nanos())?;
     let (is_known, up) = match uptime() {
         Some(up) => (1, up),
