@@ -255,7 +255,7 @@ mod tests {
         let (open, here) = (open(1), network("127.0.0.1"));
         let mut first = open.acquire(here).expect("room");
         let mut second = open.acquire(here).expect("the place of the first");
-        // It is over just as its place is wanted: both can't have it.
+        // The handshake finishes just as it is evicted: only one of both can win.
         assert!(!first.finish_handshake());
         assert!(second.finish_handshake());
         assert!(open.acquire(here).is_none());
@@ -287,7 +287,7 @@ mod tests {
     fn whoever_begins_many_makes_room_himself() {
         let open = open(4);
         let mut slow = open.acquire(network("192.0.2.1")).expect("room");
-        // As many addresses as he likes, of one network.
+        // A client may have any number of addresses in one network.
         let many: Vec<_> = (0..100)
             .map(|number| open.acquire(network(&format!("2001:db8::{number}"))))
             .collect();

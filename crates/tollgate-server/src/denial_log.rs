@@ -236,7 +236,7 @@ mod tests {
     }
 
     impl Said {
-        /// The lines since it was asked last, without their times.
+        /// The lines since the previous call, without their times.
         fn take(&self) -> Vec<String> {
             let bytes = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
             let text = String::from_utf8(bytes).expect("text");

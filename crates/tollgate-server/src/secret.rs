@@ -140,7 +140,7 @@ mod tests {
             assert!(!secret.matches(other));
         }
         assert_eq!(format!("{secret:?}"), "Secret(…)");
-        // Both hold while one takes the other's place; no line is part of another.
+        // Both secrets are valid during a rotation; a part of a line never is.
         let same = secret.clone();
         for (text, holding, ended) in [
             (
@@ -155,7 +155,7 @@ mod tests {
             assert!(holding.iter().all(|told| same.matches(told)), "{text:?}");
             assert!(!same.matches(ended), "{text:?}");
         }
-        // What can't be used changes nothing.
+        // An unusable file changes nothing.
         for text in ["", " \n\n", "1\n2\n3\n4\n5\n"] {
             write(text);
             assert!(

@@ -87,7 +87,7 @@ mod tests {
         }
         assert_eq!(wrong("192.0.2.1:11"), DELAY);
         assert_eq!(wrong("192.0.2.2:1"), Duration::ZERO);
-        // Of a site, all addresses are one.
+        // All addresses of one site share a counter.
         for host in 1..=10 {
             assert_eq!(wrong(&format!("[2001:db8::{host}]:1")), Duration::ZERO);
         }

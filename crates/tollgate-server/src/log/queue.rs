@@ -107,7 +107,7 @@ impl QueueCounters {
 mod tests {
     use super::*;
 
-    /// A reader that takes a line when it is told to.
+    /// A reader that takes a line on request.
     struct Slow {
         go: mpsc::Receiver<()>,
         seen: mpsc::Sender<String>,
@@ -133,7 +133,7 @@ mod tests {
         let slow = Slow { go: wait, seen };
         let queue = LineQueue::start(slow, summary).expect("a thread");
         let long = "x".repeat(MAX_BYTES / 4);
-        // The first may be on its way to the reader; of the others four fit.
+        // The first line may be on its way to the reader; four of the others fit.
         for _ in 0..12 {
             queue.push(long.clone().into_bytes());
         }

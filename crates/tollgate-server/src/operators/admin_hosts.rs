@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(own.is_own(host.as_bytes()), is_own, "{host}");
         }
         assert!(!own.is_own(b"\xff:6070"));
-        // An address that is no name is told by those who have connected to it.
+        // A client that has connected to an address may state it, unlike a name.
         assert!(hosts("0.0.0.0:6070", Scheme::Http).is_own(b"10.0.0.1:6070"));
         assert!(!hosts("0.0.0.0:6070", Scheme::Http).is_own(b"evil.example:6070"));
         assert!(hosts("10.0.0.1:6070", Scheme::Http).is_own(b"10.0.0.1:6070"));

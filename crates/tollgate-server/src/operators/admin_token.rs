@@ -215,7 +215,7 @@ mod tests {
         );
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&file), mode(&folder)), (OWN_FILE, OWN_FOLDER));
-        // The next has another, which stays when the one before ends.
+        // The next service has another token, whose file stays when the first service ends.
         let (next, second) = made(&folder).unwrap();
         drop(first);
         let text = fs::read_to_string(&file).unwrap();

@@ -267,7 +267,7 @@ mod tests {
         for (coded, text) in cases {
             assert_eq!(decode_huffman(coded).as_deref(), Some(text));
         }
-        // The code that ends nothing, and a last byte that isn't filled with ones, or is filled whole.
+        // The end-of-string code, and a last byte whose padding isn't all ones, or is a whole byte.
         for broken in [&[0xff; 4][..], &[0x00], &[0xff]] {
             assert_eq!(decode_huffman(broken), None, "{broken:?}");
         }

@@ -277,7 +277,7 @@ mod tests {
         let mut ending = Box::pin(async move { keeper.save_the_last().await });
         assert!(ending.as_mut().now_or_never().is_none());
         begins.recv().expect("it has begun");
-        // A second signal: whoever waited drops it.
+        // A second signal: the waiting caller drops the saver.
         let dropped = thread::spawn(move || drop(ending));
         drop(go);
         dropped.join().expect("no panic");

@@ -202,7 +202,7 @@ mod tests {
         let folder = Folder::lock(&scratch.path("own")).unwrap();
         let file = folder.snapshot();
         fs::write(folder.path().join("quotas.damaged-1"), "").unwrap();
-        // Twice in a second, and once by a clock that was set back.
+        // Two files in one second, and one after the clock was set back.
         for (number, now) in [10, 11, 11, 5, 20].into_iter().enumerate() {
             fs::write(&file, number.to_string()).unwrap();
             folder.set_aside(&file, now).unwrap();

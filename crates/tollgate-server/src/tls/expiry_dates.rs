@@ -41,7 +41,7 @@ mod tests {
             let pair = authority.issue_certificate("server", purpose);
             let der = CertificateDer::from_pem_file(&pair.certificate).unwrap();
             assert_eq!(of_certificate(&der), Some(date));
-            // Cut anywhere, it has no date: the outermost length tells.
+            // Cut at any byte it has no date, as the outermost length doesn't match.
             for length in 0..der.len() {
                 assert_eq!(of_certificate(&der[..length]), None, "{length}");
             }
