@@ -1,4 +1,4 @@
-//! `tollgate simulate` as its users meet it: the built binary, its output and its exit codes.
+//! `tollgate simulate` for its users: the built binary, its output and its exit codes.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,4 @@
-//! What people are told about broken files: each file in `tests/broken` has a snapshot.
+//! The messages about broken files: each file in `tests/broken` has a snapshot.
 
 use std::fs;
 use std::path::PathBuf;

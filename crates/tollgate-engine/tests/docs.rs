@@ -1,5 +1,6 @@
-//! `docs/reference/policy.md`, `errors.md` and `lints.md` beside it are true: every example does what it says, and nothing is
-//! left out. Policies on all other pages are valid. The code's own documentation has an example for everything.
+//! `docs/reference/policy.md`, `errors.md` and `lints.md` beside it are true: every example works as described, and
+//! nothing is left out. Policies on all other pages are valid. The code's own documentation has an example for
+//! everything.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a policy is said to do to a request is what the engine asks for it.
+//! The explanation of a request agrees with the engine's decision.
 
 mod common;
 

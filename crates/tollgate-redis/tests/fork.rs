@@ -1,4 +1,4 @@
-//! Processes that were forked from one: each has names of its own, whenever its client was made.
+//! Processes forked from one: each has names of its own, whenever its client was created.
 #![cfg(unix)]
 #![expect(unsafe_code, reason = "there is no safe fork")]
 

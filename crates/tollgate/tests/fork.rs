@@ -1,5 +1,5 @@
-//! A forked child keeps a cached clock that moves and timers that fire, though the threads that kept them are gone;
-//! and it grants nothing from a store that its parent has open.
+//! A forked child has a cached clock that moves and timers that fire, though the threads that kept them are gone; and
+//! it grants nothing from a store that its parent has open.
 #![cfg(unix)]
 #![expect(unsafe_code, reason = "there is no safe fork")]
 

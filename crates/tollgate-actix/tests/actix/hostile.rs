@@ -1,4 +1,4 @@
-//! Requests that are written to get past a limit, and what errors are told.
+//! Requests that try to get past a limit, and error messages.
 
 use actix_web::dev::Service as _;
 use actix_web::http::header::HeaderValue;

@@ -1,4 +1,4 @@
-//! Who is limited, by what, and what is told.
+//! Which clients are limited, by which key, and the responses.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Changes of a limit at the same time: what is in force in the end is what the law says, and within its bounds.
+//! Concurrent changes of a limit: the final limit is the algorithm's, and within its bounds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};

@@ -1,4 +1,4 @@
-//! What laws make of signals that are stuck or senseless, and of the kernel's files.
+//! Adaptive algorithms with signals that are stuck or senseless, and the kernel's files.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! What each law achieves in each scenario of the simulator, cell by cell, as `docs/explanation/adaptive.md` has it.
+//! The results of each adaptive algorithm in each scenario of the simulator, cell by cell, as in
+//! `docs/explanation/adaptive.md`.
 
 use std::sync::OnceLock;
 use std::thread;

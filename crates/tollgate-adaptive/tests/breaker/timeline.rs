@@ -1,4 +1,4 @@
-//! The breaker as its users have it: calls that end, are dropped, or are held off, as tables of time.
+//! The breaker in use: calls that end, are dropped, or are held off, as tables of time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `tollgate load` as its users meet it: the built binary, against memory and real servers.
+//! `tollgate load` for its users: the built binary, against memory and real servers.
 
 mod arguments;
 mod failing;

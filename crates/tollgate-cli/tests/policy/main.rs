@@ -1,4 +1,4 @@
-//! `tollgate check`, `explain`, `convert` and `simulate CONFIG_FILE` as their users meet them.
+//! `tollgate check`, `explain`, `convert` and `simulate` of files, for their users.
 
 mod different;
 mod explained;

@@ -1,4 +1,4 @@
-//! `tollgate admin` as operators use it: the real command asks a real service.
+//! `tollgate admin` for operators: the real command against a real service.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! `tollgate ask`: one request by each protocol, as people read its answer, and by exit codes.
+//! `tollgate ask`: one request by each protocol, its printed answer and its exit code.
 
 use serde_json::Value;
 use tollgate_testkit::temp_folder::TempFolder;

@@ -1,4 +1,4 @@
-//! What is in `contrib/` works with this command: its flags are there, its files are valid, and what it says runs.
+//! The files in `contrib/` work with this command: its flags exist, its files are valid, and its commands run.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Killed at any moment under load: what was decided before the latest snapshot, and before the journal was written, is
-//! spent after the restart; and no file is ever found damaged.
+//! Killed at any moment under load: decisions before the latest snapshot and the latest journal flush are still charged
+//! after the restart, and no file is ever damaged.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! `docs/start/envoy.md` is true: its two files, a real Envoy, and `tollgate serve` as a process of its own.
+//! `docs/start/envoy.md` is true: its two files, a real Envoy, and `tollgate serve` as a process.
 
 use std::collections::BTreeMap;
 use std::fs;

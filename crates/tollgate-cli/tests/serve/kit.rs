@@ -1,4 +1,4 @@
-//! A service as a process of its own, and what it says.
+//! A service as a process, and its output.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,8 +1,8 @@
-//! The pages about the service are true: their commands run, their answers come, and every setting is on the page.
+//! The pages about the service are true: their commands run, their output matches, and every setting is documented.
 //!
-//! A block of `yaml file=NAME` is a file. Of a block of `sh` each line is run; a line that starts the service is run
-//! with `--print-config`, unless the block is `sh start`: that service answers what follows. A block of `console` has
-//! commands after `$ ` and what they print; `…` stands for whatever it is.
+//! A block of `yaml file=NAME` is a file. Each line of a block of `sh` is run; a line that starts the service is run
+//! with `--print-config`, unless the block is `sh start`: that service answers the following blocks. A block of
+//! `console` has commands after `$ ` and their output; `…` stands for any text.
 
 use std::collections::BTreeMap;
 use std::fs;

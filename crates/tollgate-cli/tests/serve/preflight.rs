@@ -1,4 +1,4 @@
-//! `tollgate serve --check` and `--print-policy`: what a start would say, without one.
+//! `tollgate serve --check` and `--print-policy`: the outcome of a start, without one.
 
 use std::fs;
 use std::net::TcpListener;

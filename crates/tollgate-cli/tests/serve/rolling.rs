@@ -1,5 +1,5 @@
-//! A rolling restart: two services on one store are replaced one after the other behind a real Envoy that refuses what it
-//! can't ask about, and its clients notice nothing.
+//! A rolling restart: two services on one store are replaced one after the other. A real Envoy in front of them denies
+//! requests that it can't have decided, and its clients notice nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

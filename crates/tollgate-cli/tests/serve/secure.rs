@@ -1,4 +1,4 @@
-//! Certificates, secrets and sockets as people use them: curl, redis-cli and openssl ask the real command.
+//! Certificates, secrets and sockets with common tools: curl, redis-cli and openssl against the real command.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

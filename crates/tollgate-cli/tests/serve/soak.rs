@@ -1,6 +1,6 @@
 //! Full load on all protocols, with new keys all the time and a reload every second: no answer is wrong, and neither
-//! memory nor files grow. Ten minutes with `TOLLGATE_SOAK=1` (`TOLLGATE_SOAK_SECONDS` says how long), else some seconds,
-//! which judge the answers alone.
+//! memory nor files grow. It runs ten minutes with `TOLLGATE_SOAK=1` (`TOLLGATE_SOAK_SECONDS` sets the duration), else
+//! some seconds, which check the answers alone.
 
 #![expect(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! State across restarts: what is kept, who may have the folder, and what can't be read or written.
+//! State across restarts: what is restored, the lock of the folder, and unreadable or unwritable files.
 
 use std::fs;
 use std::io::{Read, Write};

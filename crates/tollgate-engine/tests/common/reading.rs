@@ -1,5 +1,4 @@
-//! Reads a text as a policy, with everything that can be asked of it: what tests of the suite and the
-//! fuzz target of `fuzz/` both do.
+//! Reads a text as a policy and calls everything on it, for the tests and for the fuzz target of `fuzz/`.
 
 use std::convert::Infallible;
 use std::future::ready;

@@ -1,4 +1,4 @@
-//! How much one request may bring, and that no stack is too small for what it brings.
+//! Bounds on one request, which no thread's stack is too small for.
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;

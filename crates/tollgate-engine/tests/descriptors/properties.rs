@@ -1,4 +1,4 @@
-//! Random requests whose descriptors repeat and overlap, held against a model that only counts.
+//! Random requests whose descriptors repeat and overlap, compared with a model that only counts.
 
 use std::collections::BTreeMap;
 

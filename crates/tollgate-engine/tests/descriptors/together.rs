@@ -1,5 +1,4 @@
-//! Requests of several descriptors: which of them share a counter, what they are charged together, and which
-//! of them decides.
+//! Requests of several descriptors: which of them share a counter, their common charge, and the deciding one.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the engine does with each word of a policy, and that it equals a slow oracle.
+//! The engine's behaviour for each word of a policy, and its equality with a slow oracle.
 
 #[path = "../common/mod.rs"]
 mod common;

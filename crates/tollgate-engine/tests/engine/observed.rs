@@ -1,4 +1,4 @@
-//! What an observer is told.
+//! The events of an observer.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,5 @@
-//! The engine equals a slow oracle: rules matched one by one, keys as lists of text, and every limit
-//! answered from the list of all that passed.
+//! The engine equals a slow oracle: rules matched one by one, keys as lists of text, and every limit computed from the
+//! list of all admissions.
 
 mod inputs;
 

@@ -1,4 +1,4 @@
-//! Orders against a slow model: fixed windows, of which all is known by counting, asked by facts and by descriptors.
+//! Overrides against a slow model: fixed windows, which counting predicts fully, requested by facts and by descriptors.
 
 use std::collections::HashMap;
 use std::time::Duration;

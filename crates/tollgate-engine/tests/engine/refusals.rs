@@ -1,4 +1,4 @@
-//! Refusals that are remembered and repeated without a question, for as long as they hold.
+//! Cached denials, repeated without a store request for as long as they hold.
 
 use std::convert::Infallible;
 use std::pin::Pin;

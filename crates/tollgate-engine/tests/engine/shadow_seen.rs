@@ -1,4 +1,4 @@
-//! What is seen of rules in shadow and of bypasses: by whom requests are counted, and who would be refused.
+//! The visibility of rules in shadow mode and of bypasses: which rules count requests, and which would deny them.
 
 use std::time::Duration;
 

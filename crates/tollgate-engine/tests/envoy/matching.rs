@@ -1,5 +1,4 @@
-//! Their matching, written to be obviously right. `DescriptorIndex` is what decides; tests
-//! hold it against this.
+//! envoyproxy/ratelimit's matching, written to be obviously right. Tests compare `DescriptorIndex` with it.
 
 use tollgate_engine::envoy::DescriptorDomains;
 use tollgate_engine::policy::DescriptorRule;

@@ -1,4 +1,4 @@
-//! Requests that may not wait, and those of which a new policy wants to know more.
+//! Requests that may not wait, and requests for which a new policy needs more facts.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

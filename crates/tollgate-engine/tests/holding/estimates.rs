@@ -1,4 +1,4 @@
-//! Costs that are estimates: held while the request runs, and in the end what it did cost.
+//! Estimated costs: held while the request runs, and replaced by the actual cost in the end.
 
 use std::time::Duration;
 

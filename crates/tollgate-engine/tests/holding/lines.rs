@@ -1,5 +1,4 @@
-//! Lines of those who wait, when something goes wrong: who leads one is never heard of again, or what comes back
-//! comes back at the worst moment.
+//! Failures in queues of waiters: the head of a queue disappears, or a refund arrives at the worst moment.
 
 use std::convert::Infallible;
 use std::future::poll_fn;

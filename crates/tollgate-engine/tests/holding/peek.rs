@@ -1,4 +1,4 @@
-//! A look says what a decision would, and changes nothing.
+//! A peek predicts a decision, and changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

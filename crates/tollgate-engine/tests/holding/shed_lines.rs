@@ -1,4 +1,4 @@
-//! `shed` with `over: wait`: those who may use more of the slots don't stand behind those who may use less.
+//! `shed` with `over: wait`: waiters that may use more of the permits aren't queued behind those that may use less.
 
 use std::time::Duration;
 

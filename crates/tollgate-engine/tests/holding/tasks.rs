@@ -1,4 +1,4 @@
-//! Tasks that run only when they were woken: whoever isn't woken in time isn't done in time.
+//! Tasks that run only after a wake-up: a late wake-up makes a late grant.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Slips by which nothing, or something else, is limited: each is told in words that say what to write instead.
+//! Mistakes by which nothing, or something else, is limited: each warning says what to write instead.
 
 use tollgate_engine::document::Format;
 use tollgate_engine::{Code, Diagnostic, Policy, lint, native};

@@ -1,4 +1,4 @@
-//! What is said of a change before it is made, and that it comes true.
+//! The preview of a change, and that it comes true.
 
 use tollgate::clock::Manual;
 use tollgate_engine::diff::{CounterState, PolicyDiff};

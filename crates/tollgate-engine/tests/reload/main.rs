@@ -1,5 +1,5 @@
-//! A policy that changes under traffic: what was spent stays spent, permits stay valid, and no window
-//! sees more than the bound of the looser version.
+//! A policy that changes under traffic: spent tokens stay spent, permits stay valid, and no window has more than the
+//! bound of the looser version.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! A rule that is enforced for a part of its keys: which ones follows from their names, and from nothing else.
+//! A rule that is enforced for a part of its keys: the choice depends on the keys' names alone.
 
 use std::sync::{Arc, Mutex};
 

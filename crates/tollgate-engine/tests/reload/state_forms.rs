@@ -1,5 +1,5 @@
-//! A restart of what isn't a rule by itself: tiers, counters that rules share, and trees of descriptors. It answers as a
-//! reload to the same policy does.
+//! Restarts of tiers, counters that rules share, and trees of descriptors: the same answers as after a reload to the
+//! same policy.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The wait that a refusal tells, whatever was reloaded and whether refusals are remembered.
+//! The wait that a denial reports, whatever was reloaded and whether denials are cached.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A slot that is half-way from one node to another: what is asked together goes apart.
+//! A hash slot in migration from one node to another: batched requests are sent separately.
 
 use std::sync::Arc;
 

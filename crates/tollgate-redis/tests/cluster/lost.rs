@@ -1,4 +1,4 @@
-//! Replies of a cluster that are lost: what was asked is asked again only where that does no harm.
+//! Lost replies of a cluster: a request is repeated only where that does no harm.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

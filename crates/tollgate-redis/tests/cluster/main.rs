@@ -1,4 +1,4 @@
-//! Limits in a cluster: what goes together, what is given back, and what a slot that moves does to them.
+//! Limits in a cluster: batches, refunds, and the migration of hash slots.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! A cluster that fails in part: what its healthy nodes have is answered all the while.
+//! A cluster that fails in part: keys on healthy nodes are answered all the while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

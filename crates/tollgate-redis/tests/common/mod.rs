@@ -1,5 +1,5 @@
-//! What the tests of failures share: waiting with a deadline, and a client with a limiter of each
-//! failure policy whose every answer is judged.
+//! Shared by the failure tests: waiting with a deadline, and a client with a limiter of each failure policy whose every
+//! answer is checked.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod proxy;

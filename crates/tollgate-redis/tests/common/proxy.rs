@@ -1,4 +1,4 @@
-//! Someone between a client and a server, who does with each command what a test says.
+//! A proxy between a client and a server, which handles each command as the test decides.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

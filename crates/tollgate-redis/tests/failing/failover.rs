@@ -1,4 +1,4 @@
-//! Failures of stores that heal themselves: a master that is replaced, a slot that moves.
+//! Failures of stores that recover by themselves: a replaced master, a hash slot that moves.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Keys of a store that no limiter wrote: each is reported, and left as it is.
+//! Keys of a store that no limiter wrote: each is reported, and left unchanged.
 
 use tollgate::Rate;
 use tollgate_engine::backend::LimitKind;

@@ -1,4 +1,4 @@
-//! Limits that adapt, in front of a store: counted here, whether that is there or not.
+//! Adaptive limits in front of a store: counted in this process, whether the store is reachable or not.
 
 use std::convert::Infallible;
 use std::future::ready;

@@ -1,4 +1,4 @@
-//! What rules, tiers and descriptors have chosen for when there is no store.
+//! The fallbacks that rules, tiers and descriptors have chosen for an unreachable store.
 
 use std::convert::Infallible;
 use std::future::ready;

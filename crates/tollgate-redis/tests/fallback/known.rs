@@ -1,4 +1,4 @@
-//! What a store in front of another does when that one fails, answers again, or isn't asked at all.
+//! A store in front of another, when that one fails, recovers, or isn't needed at all.
 
 use std::future::{Future, pending};
 use std::pin::pin;

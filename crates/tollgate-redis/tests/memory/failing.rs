@@ -1,4 +1,4 @@
-//! A store that fails and comes back on command, and what each failure policy makes of it.
+//! A store that fails and recovers on command, under each failure policy.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is tested without a store behaves as with one: the same steps, the same answers.
+//! The fake store behaves like a real one: the same steps, the same answers.
 
 #[path = "../common/mod.rs"]
 mod common;

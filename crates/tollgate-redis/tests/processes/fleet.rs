@@ -1,4 +1,4 @@
-//! Starts nodes as processes, lets them begin together, and reads what they wrote.
+//! Starts nodes as processes, lets them begin together, and reads their records.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};

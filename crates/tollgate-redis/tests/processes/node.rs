@@ -1,4 +1,4 @@
-//! A process of a fleet: asks as it is told, and writes down when it was admitted.
+//! A process of a fleet: sends the requests of its plan, and records its admissions.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;

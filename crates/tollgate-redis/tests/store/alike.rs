@@ -1,5 +1,5 @@
-//! The engine decides alike in memory and in Redis: the same requests at the same times get the same
-//! answers, to the microsecond, whatever the policy.
+//! The engine decides alike in memory and in Redis: the same requests at the same times get the same answers, to the
+//! microsecond, whatever the policy.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! Requests of descriptors, Envoy's form, decided through a store as in memory.
+//! Descriptor requests, Envoy's form, decided through a store as in memory.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Slots that requests give up, or that the store is too slow for: none stays taken.
+//! Permits of requests that give up, or for which the store is too slow: none leaks.
 
 use std::time::Duration;
 

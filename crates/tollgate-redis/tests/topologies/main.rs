@@ -1,4 +1,4 @@
-//! Every way to a store that a URL can say.
+//! Every form of a store's URL.
 
 #[path = "../common/mod.rs"]
 mod common;

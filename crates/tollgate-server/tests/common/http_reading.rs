@@ -1,4 +1,4 @@
-//! Any bytes as requests of HTTP, for the fuzz target and for the suite, which reads the target's seeds.
+//! Reads any bytes as HTTP requests, for the fuzz target and for the tests that read the target's seeds.
 
 use super::request::{ParsedRequest, RequestBounds, RequestError, parse_request};
 

@@ -1,4 +1,4 @@
-//! Any bytes as what a Redis client says, for the fuzz target and for the suite, which reads the target's seeds.
+//! Reads any bytes as RESP commands, for the fuzz target and for the tests that read the target's seeds.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A service with operators: its admin listener asked as it wants to be, or not, and all that they could change.
+//! A service with an admin listener, valid and invalid requests to it, and all state that operators can change.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};

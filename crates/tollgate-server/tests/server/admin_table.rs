@@ -1,4 +1,4 @@
-//! Every request that the admin listener refuses, and that nothing changes by any of them.
+//! Every request that the admin listener rejects changes nothing.
 
 use bytes::Bytes;
 use tollgate_server::{AdminToken, Settings};

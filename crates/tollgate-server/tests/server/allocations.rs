@@ -1,4 +1,4 @@
-//! A refusal costs no more than an admission, on each protocol: counted by what the service asks of the allocator.
+//! A denial allocates no more than an allowed request, on each protocol, as the allocator counts.
 
 use std::io::{Read, Write};
 use std::time::Duration;

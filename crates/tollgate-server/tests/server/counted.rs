@@ -1,4 +1,4 @@
-//! Requests of all protocols in a random order: metrics, rules and top count what clients saw.
+//! Requests of all protocols in a random order: metrics, rules and top keys agree with the clients' answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

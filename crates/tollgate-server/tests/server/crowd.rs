@@ -1,4 +1,4 @@
-//! Ten thousand clients at once, in a process of their own: what a connection costs the service.
+//! Ten thousand concurrent clients, in a process of their own: the cost of a connection to the service.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! Ending under load: every decision that was made is answered, on every protocol, and nobody sees half an answer.
+//! Shutdown under load: every decision is answered, on every protocol, and no client sees half an answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! Clients of HTTP and RESP that do what none should: those that are slow, silent or half gone, and those that ask much
-//! and read nothing.
+//! Hostile HTTP and RESP clients: slow, silent or half-closed ones, and clients that send many requests and read no
+//! response.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;

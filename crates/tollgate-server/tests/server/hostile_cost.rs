@@ -1,4 +1,4 @@
-//! Clients that leave, ask for more than they should, or say what can be understood in two ways: what they cost others.
+//! Clients that disconnect, send too much, or send ambiguous requests: their cost to other clients.
 
 use std::io::Write;
 use std::time::Duration;

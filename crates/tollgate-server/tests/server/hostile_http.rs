@@ -1,5 +1,5 @@
-//! What no client of HTTP sends: requests that two readers could understand in two ways, and bodies that are more than
-//! they say. Each is told what is wrong, once, and nothing behind it is read.
+//! Malformed HTTP: ambiguous requests, and bodies longer than declared. Each gets one error, and nothing behind it is
+//! read.
 
 use std::io::Write;
 use std::net::Shutdown;

@@ -1,4 +1,4 @@
-//! What a reviewer with bad intentions tried: each of these once gave a wrong answer, or cost others something.
+//! Attacks from a security review: each once gave a wrong answer, or harmed other clients.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};

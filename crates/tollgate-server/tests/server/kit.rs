@@ -1,4 +1,4 @@
-//! A service on free ports, by a clock that the test moves, and clients that say bytes.
+//! A service on free ports, a clock that the test moves, and clients that send raw bytes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! The service as its clients see it: real sockets, virtual time.
+//! The service over real sockets, on virtual time.
 
 mod adaptive;
 mod admin;

@@ -1,4 +1,5 @@
-//! `/metrics`, `/healthz` and `/readyz`: what they say, where, and that Prometheus' own linter finds nothing.
+//! `/metrics`, `/healthz` and `/readyz`: their content, their listeners, and that Prometheus' own linter finds no
+//! fault.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

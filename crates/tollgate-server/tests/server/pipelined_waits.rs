@@ -1,4 +1,4 @@
-//! Pipelines in which a request waits in a queue: the answers before it are written all the same, over HTTP and RESP.
+//! Pipelines in which a request waits in a queue: the answers before it are written meanwhile, over HTTP and RESP.
 
 use std::io::Write;
 use std::net::Shutdown;

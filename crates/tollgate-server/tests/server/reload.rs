@@ -1,4 +1,4 @@
-//! Another policy under load: each answer is by the one before or the one after, on every protocol, never by some of both.
+//! A reload under load: each answer follows the old policy or the new one, on every protocol, never a mixture.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! A client of gRPC on plain HTTP/2, whose messages are bytes, or JSON by descriptors.
+//! A gRPC client over plain HTTP/2, whose messages are bytes, or JSON by descriptors.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! A client of HTTP/2 whose frames are written by hand.
+//! An HTTP/2 client whose frames are written by hand.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! envoyproxy/ratelimit's rules, row by row, through gRPC and through `POST /json`: the engine's own answers.
+//! envoyproxy/ratelimit's rules, row by row, through gRPC and through `POST /json`: the answers are the engine's own.
 
 #[path = "../../../tollgate-engine/tests/common/envoy_rows.rs"]
 mod envoy_rows;

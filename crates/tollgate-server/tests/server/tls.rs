@@ -1,4 +1,4 @@
-//! TLS on every listener: who is let in, who isn't, and what happens when certificates change.
+//! TLS on every listener: which clients are accepted and rejected, and what happens when certificates change.
 
 use std::fs;
 use std::io::{Read, Write};

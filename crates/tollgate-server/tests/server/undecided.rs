@@ -1,5 +1,5 @@
-//! What can't be decided is said to be that: where no more may be held, a slot that nobody could keep is an error, never
-//! an admission that holds nothing; and where the store is gone, a list tells so too.
+//! Undecided requests are reported as such. Without reservation capacity, a permit that can't be held is an error,
+//! never an allowed request without a permit. With an unreachable store, a list says so for each request, too.
 
 use std::time::Duration;
 

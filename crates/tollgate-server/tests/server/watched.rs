@@ -1,5 +1,5 @@
-//! The policy's files as they change under a service: whatever becomes of them, it goes on, and what is whole and right is
-//! in force in the end.
+//! Changes of the policy's files under a running service: it keeps serving whatever happens to them, and in the end the
+//! latest valid policy is in force.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! A denial says why, and which limit of the rule it was, by the same words over every protocol; and what is held says how long.
+//! A denial has its reason and the denying limit, in the same words over every protocol; and a reservation has its time
+//! to live.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! When things leave a pacer.
+//! The departure times of a pacer.
 
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};

@@ -1,5 +1,5 @@
-//! Netflix's concurrency-limits against our laws: every limit, and every number behind it, to the bit.
-//! A window hands its law one sample, so the same replay serves the laws alone and in windows.
+//! Netflix's concurrency-limits against our adaptive algorithms: every limit, and every number behind it, to the bit. A
+//! window passes one sample to its algorithm, so the same replay covers the algorithms alone and in windows.
 
 use std::time::Duration;
 

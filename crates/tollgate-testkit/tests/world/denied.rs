@@ -1,4 +1,4 @@
-//! Requests that one limit denies, over limits that are leased: they are charged nothing.
+//! Requests that one limit denies, over leased limits: they are charged nothing.
 
 use tollgate_testkit::world::{
     Amount, CountingChoice, Event, Failure, FinalCost, LimitSort, Request, Rule, Scenario,

@@ -1,4 +1,4 @@
-//! When keys are past their time: by whole milliseconds, and until somebody looks.
+//! The expiry of keys: in whole milliseconds, and on access.
 
 use tollgate_testkit::redis::Reply;
 use tollgate_testkit::world::{Store, StoreCondition};

@@ -1,4 +1,4 @@
-//! A store that flaps, in the world and as the store of a test: the same steps are held to the same bound.
+//! A store that flaps, in the world and as a fake store: the same steps have the same bound.
 
 use std::time::Duration;
 

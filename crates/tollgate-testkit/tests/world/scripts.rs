@@ -1,4 +1,4 @@
-//! The real scripts with random questions, replayed on both stores.
+//! The real scripts with random requests, replayed on both stores.
 
 use tollgate_redis::simulation::scripts;
 use tollgate_testkit::redis::Server;

@@ -1,5 +1,5 @@
-//! What a request cost, said at every time, to limits of every kind in a store: in time it is charged, and late it is
-//! charged as far as it isn't yet. Nothing comes back late, but what the rule gives back by itself.
+//! Settling an actual cost at every time, for limits of every kind in a store: in time it is charged, and late it is
+//! charged as far as it wasn't yet. A late settlement refunds nothing beyond what the rule refunds by itself.
 
 use tollgate::stack::SettlementTiming;
 use tollgate_testkit::world::{

@@ -1,4 +1,4 @@
-//! Histories that are told by hand: what the random ones found once, at its shortest.
+//! Handwritten histories: failures that random histories found once, at their shortest.
 
 use tollgate_testkit::world::{
     Amount, CountingChoice, Event, Failure, FinalCost, KeptData, LimitSort, Record, RefundEvent,

@@ -1,4 +1,4 @@
-//! What clients read.
+//! The responses to clients.
 
 use tollgate::Rate;
 use tollgate_tower::{DenialBodyFormat, HeaderDialect, RateLimitLayer, ResponseFormat, keys};

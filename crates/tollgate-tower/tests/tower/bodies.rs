@@ -1,4 +1,4 @@
-//! What answers have for a body: the service's own, or one around it.
+//! The bodies of responses: the service's own, or a wrapper around it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

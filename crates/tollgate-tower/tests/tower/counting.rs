@@ -1,4 +1,4 @@
-//! Which answers count, and what they did cost.
+//! Which responses count, and their actual costs.
 
 use std::convert::Infallible;
 use std::num::NonZero;

@@ -1,4 +1,4 @@
-//! A request that passes at one look is decided, counted and answered as one that is asked about in full.
+//! A request on the fast path is decided, counted and answered like one on the full path.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZero;

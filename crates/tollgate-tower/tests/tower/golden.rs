@@ -1,4 +1,4 @@
-//! Whole answers, as clients of each dialect read them, and what a parser of structured fields makes of them.
+//! Whole responses in each header dialect, checked by a parser of structured fields.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What operators see.
+//! Hooks for operators.
 
 use std::future::ready;
 use std::num::NonZero;

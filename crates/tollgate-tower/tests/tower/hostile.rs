@@ -1,4 +1,4 @@
-//! Requests that are written to get past a limit, and mixes of options that could lose what is held.
+//! Requests that try to get past a limit, and mixes of options that could leak permits.
 
 use std::convert::Infallible;
 use std::num::NonZero;

@@ -1,4 +1,4 @@
-//! A service to ask, and what it answered.
+//! A service for tests, and its responses.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

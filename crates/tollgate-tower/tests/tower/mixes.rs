@@ -1,4 +1,4 @@
-//! Mixes of options, and changes while requests are under way, that could get past a limit or tell clients what isn't so.
+//! Mixes of options, and changes while requests are in flight, that could get past a limit or misinform clients.
 
 use std::num::NonZero;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is answered at one look where something else happens meanwhile: waits, threads that end, guards within guards.
+//! The fast path while something else happens: waits, threads that end, nested layers.
 
 use std::cell::RefCell;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Looks from several threads at once, at tables that are full and rates that change, and services that panic and fail.
+//! The fast path from several threads: full tables, changing rates, and services that panic and fail.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};

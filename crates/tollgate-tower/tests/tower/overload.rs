@@ -1,5 +1,5 @@
-//! The layer that sheds in front of axum, over sockets: the handler has so many workers and takes as long as the test says, by a
-//! clock that it moves, so that what comes of an overload depends on nothing else.
+//! The load-shedding layer in front of axum, over sockets. The handler has a fixed number of workers and a latency on a
+//! clock that the test moves, so that the outcome of an overload depends on nothing else.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

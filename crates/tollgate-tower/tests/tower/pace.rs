@@ -1,4 +1,4 @@
-//! The layer for clients, around a service that is limited.
+//! The layer for clients, around a service with a limit.
 
 use std::convert::Infallible;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! A policy decides about requests.
+//! A policy decides requests.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Which facts of a request a policy is told, and what happens to requests that lack them.
+//! The facts of a request that a policy gets, and requests that lack them.
 
 use axum::Router;
 use axum::extract::Request;

@@ -1,4 +1,4 @@
-//! The layers for clients that break circuits and try again, on a clock that the test moves, dropped wherever they wait.
+//! The client layers with a circuit breaker and retries, on a clock that the test moves, dropped wherever they wait.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! Limits that take their time, around services that are ready for so many at once.
+//! Limits that decide slowly, around services whose readiness bounds their concurrency.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! All clones of a service count together, and clients apart.
+//! All clones of a service share their counters, and clients have separate ones.
 
 use std::time::Duration;
 

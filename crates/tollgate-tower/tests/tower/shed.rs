@@ -1,4 +1,5 @@
-//! The layer that sheds, in process and on a clock that the test moves: what the limit is told, and that places come back.
+//! The load-shedding layer, in process and on a clock that the test moves: the outcomes reported to the limit, and the
+//! release of permits.
 
 use std::convert::Infallible;
 use std::io;

@@ -1,4 +1,4 @@
-//! A client that listens to what it is told, beside one that doesn't.
+//! A client that heeds the response headers, beside one that doesn't.
 
 use std::sync::Arc;
 use std::time::Duration;

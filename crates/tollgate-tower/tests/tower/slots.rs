@@ -1,4 +1,4 @@
-//! So many at once, until the bodies of their answers have ended.
+//! Concurrent requests: each holds its permit until the body of its response has ended.
 
 use std::num::NonZero;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Reloads, waits, drops and tables that fill up, all at once and by seed: nobody gets past a rule, and nothing stays behind.
+//! Concurrent reloads, waits, drops and full tables, from a seed: no request gets past a rule, and nothing leaks.
 
 use std::collections::HashMap;
 use std::num::NonZero;

@@ -1,4 +1,4 @@
-//! Requests that wait for their turn in place of a refusal.
+//! Requests that wait in a queue instead of being denied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Whatever can be waited for, as one: a limiter, or a key called "ada".
+//! One interface for all limiters that can be waited for: a limiter, or its key "ada".
 
 use tollgate::clock::Manual;
 use tollgate::{

@@ -1,4 +1,4 @@
-//! Whoever leaves a line frees its place: timeouts, drops in any order, and what others see of a line.
+//! A waiter that leaves a queue frees its position: timeouts, drops in any order, and what others see of the queue.
 
 use std::thread;
 use std::time::Duration;

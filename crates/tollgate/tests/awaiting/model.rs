@@ -1,7 +1,7 @@
 //! Random waits, drops, checks, reservations and live changes against a slow oracle, for every algorithm and holder.
 //!
-//! The oracle knows the line as a list, and asks a limiter of its own that nobody waits for. Tasks are polled
-//! only when they were woken, so a wake-up that is missing is a pass that is missing.
+//! The oracle keeps the queue as a list, with a limiter of its own that nobody waits for. Tasks are polled only after a
+//! wake-up, so a missing wake-up shows as a missing permit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Reservations beside waiters: what is booked for waiters is taken back with the last reservation behind them, a
-//! cancelled one leaves a gap that a waiter takes, and a live change moves waiters, never reservations.
+//! Reservations beside waiters: a waiter's booking is undone with the last reservation behind it, a cancelled
+//! reservation leaves a gap that a waiter takes, and a live change moves waiters, never reservations.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A line whose clock is set back by far, or that nobody looked at for long.
+//! A queue whose clock is set back by far, or that wasn't polled for long.
 
 use std::future::IntoFuture;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Permits: how they are given, how they end, in which order waits pass, and live changes.
+//! Permits: how they are acquired and released, the order of waiters, and live changes.
 
 use std::sync::{Arc, Mutex};
 use std::thread;

@@ -1,5 +1,5 @@
-//! Limits that change, with each call or of a whole limiter, in any order: no window sees more than the
-//! largest burst and the fastest rate of those asked in it, and a wait that was told comes true.
+//! Limits that change, with each call or of a whole limiter, in any order: no window has more than the largest burst
+//! and the fastest rate requested in it, and a reported wait is always sufficient.
 
 use std::cell::Cell;
 use std::time::Duration;

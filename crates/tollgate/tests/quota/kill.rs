@@ -1,7 +1,7 @@
-//! Kill -9 at random points: what is reopened is within the stated bound, each time.
+//! Kill -9 at random points: the reopened state is within the stated bound, each time.
 //!
-//! The test runs itself as a child that grants and tells of each grant on a pipe. The parent kills it
-//! somewhere, reopens the file, and compares.
+//! The test runs itself as a child that grants and reports each grant on a pipe. The parent kills it somewhere, reopens
+//! the file, and compares.
 #![cfg(unix)]
 
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! What is kept across restarts, what keeps others out, and what happens when the disk fails.
+//! Restarts: what is restored, what locks others out, and failures of the disk.
 
 use std::fs;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Law 9 on random stacks: all or none, against a twin that is asked level by level.
+//! Law 9 on random composites: all or none, against a twin that is charged limit by limit.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Stacks of limits: all or none, lost races, holds, and threads.
+//! Composite limiters: all or none, lost races, holds, and threads.
 
 mod awaited;
 mod bound;

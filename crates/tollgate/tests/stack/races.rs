@@ -1,5 +1,4 @@
-//! Races that are lost: a limit that had room when it was looked at refuses the charge. Everything
-//! that was charged before it comes back.
+//! Lost races: a limit that had room at the peek denies the charge. Everything charged before it is refunded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

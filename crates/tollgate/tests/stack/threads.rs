@@ -1,4 +1,4 @@
-//! Law 10: many threads on the same limits, in different orders of their levels.
+//! Law 10: many threads on the same limits, in different orders.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};

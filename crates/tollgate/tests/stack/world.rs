@@ -1,4 +1,4 @@
-//! One limit of every kind, twice the same: what a stack does to one, plain verbs do to the other.
+//! Two copies of one limit of every kind: one is charged by a composite, the other by plain verbs.
 
 use std::sync::Arc;
 use std::time::Duration;

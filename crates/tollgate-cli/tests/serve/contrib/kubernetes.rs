@@ -1,5 +1,5 @@
-//! The manifests: Kubernetes' schemas take them, they agree with one another and with the service, and what a pod runs
-//! answers its probes.
+//! The manifests: they match Kubernetes' schemas, agree with one another and with the service, and a pod's command
+//! passes its probes.
 
 use std::fs;
 use std::os::unix::fs::symlink;

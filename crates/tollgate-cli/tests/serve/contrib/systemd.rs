@@ -1,4 +1,4 @@
-//! The unit: systemd reads it without a warning, it leaves little open, and the service runs within what is left.
+//! The unit: systemd loads it without a warning, its sandbox is tight, and the service runs within it.
 
 use std::collections::BTreeSet;
 use std::fs;

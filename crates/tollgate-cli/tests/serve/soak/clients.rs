@@ -1,4 +1,4 @@
-//! A client of each protocol that asks many questions at once, and reads of each answer what can be judged.
+//! A client of each protocol with many concurrent requests, which checks the answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

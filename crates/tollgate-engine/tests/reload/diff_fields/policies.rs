@@ -1,4 +1,4 @@
-//! Policies of which every field differs now and then.
+//! Random policies in which every field differs now and then.
 
 use std::time::Duration;
 

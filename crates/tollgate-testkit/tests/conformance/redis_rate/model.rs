@@ -1,5 +1,5 @@
-//! What redis_rate's two scripts do, in the same doubles in the same order; and beside it the
-//! theoretical arrival time (TAT) in exact arithmetic, from which ours can take over.
+//! A model of redis_rate's two scripts, in the same doubles in the same order; and beside it the theoretical arrival
+//! time (TAT) in exact arithmetic, from which ours can take over.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -1,5 +1,5 @@
-//! What ends the replay of a sequence: the model of the peer says something else than was
-//! recorded, or ours does and no rule excuses it.
+//! The end of a sequence's replay: the model of the peer differs from the recording, or ours does and no rule excuses
+//! it.
 
 use std::fmt::{self, Debug};
 use std::ops::Sub;

@@ -1,4 +1,4 @@
-//! Ten thousand connections at once, by a process of their own.
+//! Ten thousand concurrent connections, from a process of their own.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! Calls of gRPC, by tonic on both sides.
+//! gRPC calls, with tonic on both sides.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

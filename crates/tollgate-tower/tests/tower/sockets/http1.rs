@@ -1,4 +1,4 @@
-//! HTTP/1: one connection after the other, kept alive, streams, and clients that go away.
+//! HTTP/1: successive connections, keep-alive, streams, and clients that disconnect.
 
 use std::convert::Infallible;
 use std::sync::Arc;

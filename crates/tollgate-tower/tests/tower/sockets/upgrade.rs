@@ -1,4 +1,4 @@
-//! Connections that become something else: a websocket.
+//! Upgraded connections: a websocket.
 
 use std::sync::Arc;
 
