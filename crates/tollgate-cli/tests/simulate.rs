@@ -18,7 +18,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("all output is UTF-8")
 }
 
-/// Standard output of a run that succeeds and says nothing on standard error.
+/// The standard output of a run that succeeds with an empty standard error.
 fn stdout(arguments: &[&str]) -> String {
     let output = tollgate(arguments);
     let complaints = text(output.stderr);

@@ -22,7 +22,7 @@ fn text(page: &str) -> String {
     fs::read_to_string(docs().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
-/// A fenced block: its line, what stands behind the fence, and its text.
+/// A fenced block: its line, the text behind the fence, and its content.
 struct Block {
     line: usize,
     language: String,
@@ -70,7 +70,7 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// What a block came to: the codes that were told, and the text that people read.
+/// The outcome of a block: the diagnostics' codes, and the text for people.
 fn outcome(path: &Path, folder: &Path) -> (Vec<&'static str>, String) {
     let checked = Policy::from_path(path);
     let (found, sources) = match checked {

@@ -17,7 +17,7 @@ use tollgate_engine::policy::{KeyPart, MatchConditions, Mode, Policy, Rule, Tier
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts};
 
-/// Lets everything pass, and notes which counter was asked by which key.
+/// Allows everything, and records which counter was charged by which key.
 #[derive(Default)]
 struct Noting(Mutex<Vec<(String, String)>>);
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tollgate::clock::{Cached, Monotonic};
 use tollgate::{Clock, Limiter, Rate};
 
-/// Whether cached time follows real time, given a second of patience.
+/// Whether cached time follows real time, within a second.
 fn follows_real_time(cached: &Cached) -> bool {
     let real = Monotonic::new();
     let give_up = real.now() + Duration::from_secs(1);

@@ -43,7 +43,7 @@ fn a_permit_that_ends_while_the_bounds_change_does_not_put_the_old_limit_in_forc
     assert_eq!((controller.limit(), limiter.peek().limit), (8.0, 8));
 }
 
-/// Says what it is told to, and lets another permit end in between.
+/// Returns a scripted limit, and lets another permit end in between.
 struct Between {
     bounds: Bounds,
     limit: f64,

@@ -185,7 +185,7 @@ fn a_run_is_the_same_every_time() {
     assert_eq!(run(), run());
 }
 
-/// With fixed service times 8 at once are best, and Gradient2 settles far above.
+/// With fixed service times a concurrency of 8 is best, and Gradient2 settles far above.
 #[test]
 fn gradient2_settles_near_fifty_where_eight_are_best() {
     let scenario = Scenario::named("fixed").unwrap();

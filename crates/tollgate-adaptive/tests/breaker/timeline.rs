@@ -19,7 +19,7 @@ enum Do {
 use CircuitState::{Closed, HalfOpen, Open};
 use Do::{Drop, Fail, Refused, Succeed};
 
-/// Does each at its time in milliseconds, and compares the state after it, and what was told.
+/// Applies each event at its time in milliseconds, and compares the state after it, and the reports.
 fn check(terms: Thresholds, table: &[(u64, Do, CircuitState)], told: &[&str]) {
     let clock = Manual::new();
     let heard = Arc::new(Mutex::new(Vec::new()));

@@ -7,7 +7,7 @@ use crate::kit::{ANY, Service, file, tollgate};
 
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 2/day}]";
 
-/// What it says, on both outputs, and its exit code.
+/// Both outputs, and the exit code.
 fn ask(arguments: &[&str]) -> (i32, String) {
     let run = tollgate().arg("ask").args(arguments).output();
     let run = run.expect("tollgate starts");

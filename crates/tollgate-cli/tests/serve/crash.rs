@@ -30,7 +30,7 @@ const FEW: u64 = 30;
 /// Seconds in which one comes back of what has a rate of so many in thirty days.
 const COMES_BACK: u64 = 25;
 
-/// What is asked all the time, by one client each.
+/// The continuous requests, by one client each.
 const KINDS: [Kind; 5] = [
     Kind::Calls,
     Kind::Bytes,

@@ -63,7 +63,7 @@ fn block(page: &str, name: &str) -> String {
         .to_owned()
 }
 
-/// What is asked in a row, and the statuses that come back.
+/// A row of requests, and their statuses.
 fn statuses(edge: SocketAddr, path: &str, fields: &str, times: usize) -> Vec<u16> {
     (0..times).map(|_| get(edge, path, fields).status).collect()
 }

@@ -128,7 +128,7 @@ fn ask(edge: SocketAddr, path: &str, pause: Duration, is_over: &AtomicBool) -> V
     answers
 }
 
-/// Whether Envoy asks the service on a port.
+/// Whether Envoy sends requests to the service on a port.
 fn asks(admin: SocketAddr, port: &Port) -> bool {
     let mut stream = TcpStream::connect(admin).expect("a connection");
     let request = b"GET /clusters HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n";

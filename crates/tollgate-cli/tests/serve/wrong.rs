@@ -7,7 +7,7 @@ use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{fails, file, tollgate};
 
-/// It ends with this code and says this, in one line.
+/// The command exits with this code and this message, in one line.
 #[track_caller]
 fn check(options: &[&str], expect: (i32, &str)) {
     check_with(options, |_| {}, expect);

@@ -9,7 +9,7 @@ use tollgate_engine::facts::{Descriptor, Unit};
 
 use super::{Edge, Entries};
 
-/// What each status says, in short.
+/// Each status, in short.
 fn codes(verdict: &DescriptorDecision) -> Vec<StatusCode> {
     verdict.statuses.iter().map(|status| status.code).collect()
 }

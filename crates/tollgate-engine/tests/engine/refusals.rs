@@ -17,7 +17,7 @@ use tollgate_engine::policy::Limits;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Policy};
 
-/// Counts how often it is asked.
+/// Counts its requests.
 struct Asked {
     memory: Memory<Manual, Manual>,
     times: AtomicU64,

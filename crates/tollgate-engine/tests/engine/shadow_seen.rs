@@ -22,7 +22,7 @@ fn by(text: &str) -> TestEngine {
         .with_top_keys(10)
 }
 
-/// What passed, was near the limit and would have been refused, of those that counted anything.
+/// The requests that passed, were near the limit and would have been denied, by limiter.
 fn counts(engine: &TestEngine) -> Vec<(String, u64, u64, u64)> {
     let all = engine.counters().into_iter();
     let all = all.map(|own| {

@@ -40,7 +40,7 @@ fn names(done: &[(usize, Outcome)]) -> Vec<(usize, bool)> {
     done.iter().map(name).collect()
 }
 
-/// Polls a future once, and never again; its place in line stays.
+/// Polls a future once, and never again; its position in the queue stays.
 fn leak<'a>(future: impl Future<Output = Outcome> + 'a) {
     let mut future: Pin<Box<dyn Future<Output = Outcome> + 'a>> = Box::pin(future);
     let polled = future

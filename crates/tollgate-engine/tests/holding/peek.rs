@@ -94,7 +94,7 @@ fn a_look_tells_whether_the_cost_would_pass_and_when() {
     assert!(engine.decide(&facts).allowed().is_some());
 }
 
-/// How many events were told.
+/// The number of recorded events.
 #[derive(Clone, Default)]
 struct Told(Arc<AtomicU64>);
 

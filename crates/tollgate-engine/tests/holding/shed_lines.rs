@@ -14,7 +14,7 @@ fn of(class: &'static str) -> Facts<'static> {
     Facts::new().with("priority", class)
 }
 
-/// Plays a test on plain slots and on those that adapt.
+/// Runs a test on fixed and on adaptive concurrency.
 fn on_both(test: impl Fn(&str, &TestEngine, &Manual)) {
     for slots in ["10", "{adaptive: aimd, min: 10, max: 10}"] {
         let clock = Manual::new();

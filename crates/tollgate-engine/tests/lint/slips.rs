@@ -3,7 +3,7 @@
 use tollgate_engine::document::Format;
 use tollgate_engine::{Code, Diagnostic, Policy, lint, native};
 
-/// All that is told of a policy, errors or warnings.
+/// All diagnostics of a policy, errors or warnings.
 pub(crate) fn told(text: &str) -> Vec<Diagnostic> {
     match Policy::from_text(text, Format::Yaml) {
         Ok(checked) => checked.warnings,

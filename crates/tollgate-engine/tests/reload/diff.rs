@@ -154,7 +154,7 @@ block: [{user: eve}]
 exempt: [{path: /healthz}]
 ";
 
-/// Each is a change of one thing, and what is said of it.
+/// Changes of one thing, and their descriptions.
 const CHANGES: [(&str, &str, &str); 16] = [
     (
         "rate: 9/h",

@@ -46,7 +46,7 @@ fn read(text: &str) -> Policy {
         .policy
 }
 
-/// Some time after the one before, somebody asks for something.
+/// A request, some time after the previous one.
 type Step = (u64, [usize; 3]);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -54,7 +54,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((waits, [0..2usize, 0..2, 0..2]), 1..40)
 }
 
-/// What an engine says to a request, by facts and by descriptors.
+/// An engine's answers to a request, by facts and by descriptors.
 fn asked(engine: &TestEngine, [user, tenant, path]: [usize; 3]) -> String {
     let (user, tenant, path) = (
         ["ada", "eve"][user],

@@ -86,7 +86,7 @@ limits:
     assert_eq!(state(&engine).in_flight, 0);
 }
 
-/// Nothing can be asked.
+/// An unreachable store.
 struct Broken;
 
 impl Backend for Broken {

@@ -19,7 +19,7 @@ fn connect(server: &Server, timeout: Duration) -> (Redis, RedisLimiter) {
     (redis, jobs)
 }
 
-/// Waits until all slots are free, for far less than they live.
+/// Waits until all permits are free, for far less than their expiry.
 async fn all_are_free(jobs: &RedisLimiter) {
     let free = async {
         while !matches!(jobs.peek("k").await, Ok(decision) if decision.remaining == 2) {

@@ -7,7 +7,7 @@ const MOST: RequestBounds = RequestBounds {
     body: 1_000,
 };
 
-/// Reads all requests, and says whether they are nothing else.
+/// Parses all requests. Returns whether the input has nothing else.
 pub(crate) fn read(input: &[u8]) -> bool {
     let mut rest = input;
     loop {

@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use crate::hostile::{POLICY, others_are_served};
 use crate::kit::{Client, Running};
 
-/// Says something and hears all: the status, and the answer.
+/// Sends bytes and reads everything: the status, and the body.
 fn said(running: &Running, said: &[u8]) -> (u16, String) {
     let mut client = running.http();
     // It may be closed before all is said.

@@ -30,7 +30,7 @@ fn of_admin(running: &Running, path: &str, fields: &str) -> (u16, String) {
     (status.parse().expect("a number"), answer)
 }
 
-/// What a scrape says, without the head.
+/// The body of a scrape.
 pub(crate) fn scraped(running: &Running) -> String {
     let (status, answer) = of_admin(running, "/metrics", "");
     assert_eq!(status, 200, "{answer}");

@@ -39,7 +39,7 @@ fn until_waiters(running: &Running, waiters: usize) {
     });
 }
 
-/// A client that says three requests at once, of which the second waits.
+/// A client that sends three requests in one write, of which the second waits.
 fn pipeline(running: &Running, protocol: &Protocol, check: &str) -> Client {
     let mut client = (protocol.connect)(running);
     let said = [protocol.request, check, protocol.request].concat();

@@ -43,7 +43,7 @@ pub(crate) fn framed(message: &[u8]) -> Bytes {
     framed.into()
 }
 
-/// What the status of a call says; none if there is no status.
+/// The message of a call's status; `None` without a status.
 fn status(fields: &HeaderMap) -> Option<Result<(), Failed>> {
     let text = |name| {
         let value = fields.get(name);

@@ -153,7 +153,7 @@ fn folders_on_the_way_may_be_replaced() {
     }
 }
 
-/// What stands in for a file, how it is made, and what is said of it.
+/// A replacement for a file, how it is made, and the expected message.
 type Instead = (&'static str, fn(&Path), &'static str);
 
 #[test]

@@ -55,7 +55,7 @@ enum Tracked {
 
 /// A law whose inner numbers were recorded, too.
 trait Recorded: LimitAlgorithm {
-    /// Compares what was recorded after the limit, and takes over what chance said.
+    /// Compares the recorded values behind the limit, and takes over the random ones.
     fn compare(&mut self, after: &[f64]) -> Judged;
 }
 

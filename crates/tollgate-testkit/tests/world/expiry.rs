@@ -5,7 +5,7 @@ use tollgate_testkit::world::{Store, StoreCondition};
 
 use super::Both;
 
-/// What a command says of a number.
+/// A command's answer for a number.
 fn number(reply: Result<Reply, String>) -> i64 {
     reply
         .ok()

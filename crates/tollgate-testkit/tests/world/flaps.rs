@@ -13,7 +13,7 @@ use tollgate_testkit::world::{
 };
 
 const SECOND: u64 = 1_000_000;
-/// In a second, and at once.
+/// Per second, and burst.
 const COUNT: u64 = 20;
 const BURST: u64 = 60;
 

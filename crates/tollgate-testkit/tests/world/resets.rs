@@ -22,7 +22,7 @@ fn kinds() -> Vec<(LimitSort, CountingChoice)> {
     kinds
 }
 
-/// Two nodes with one limit of a hundred, of which none comes back while a story is told.
+/// Two nodes with one limit of a hundred tokens, none of which come back during a story.
 fn setting(
     (sort, counted): (LimitSort, CountingChoice),
     estimated: Option<EstimateSetting>,

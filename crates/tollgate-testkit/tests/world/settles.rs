@@ -14,7 +14,7 @@ const ESTIMATE: u64 = 20;
 /// In milliseconds.
 const WITHIN: u64 = 2_000;
 
-/// Every kind of limit whose costs may be estimates: a hundred, of which none comes back while a story is told.
+/// Every kind of limit with estimates: a hundred tokens, none of which come back during a story.
 fn kinds() -> Vec<(LimitSort, CountingChoice)> {
     let levels = ["gcra", "token-bucket", "leaky"].map(LimitSort::Level);
     let windows = ["fixed-window", "sliding-window", "sliding-log"].map(LimitSort::Window);

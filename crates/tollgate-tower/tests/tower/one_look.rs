@@ -68,7 +68,7 @@ fn a_thread_that_ends_still_answers() {
     assert_eq!(heard.recv(), Ok(vec![200, 200, 429]));
 }
 
-/// Whoever is asked by a guard may ask another.
+/// A key function inside one layer may call another layer.
 #[tokio::test]
 async fn guards_are_asked_within_guards() {
     let other = |rate| {

@@ -17,7 +17,7 @@ pub(super) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingCounter,
 ];
 
-/// A limit that can be waited for, whoever holds it.
+/// A limit that can be waited for, whoever owns it.
 pub(super) trait Holder {
     type Home<'a>: LimitHandle
     where

@@ -15,7 +15,7 @@ use tollgate_testkit::traffic::TimeOrder;
 
 use crate::common::{broken, config};
 
-/// A limiter that lives for ever, so that its reservations can be kept.
+/// A leaked limiter, so that its reservations can be kept.
 struct Shared(&'static Limiter<Manual>);
 
 impl Shared {

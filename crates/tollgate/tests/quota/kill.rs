@@ -104,7 +104,7 @@ fn child() {
     }
 }
 
-/// What the child told before it was killed.
+/// The child's reports before it was killed.
 struct Told {
     granted: u64,
     /// Grants before a flush that it saw succeed.

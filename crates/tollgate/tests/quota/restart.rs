@@ -14,7 +14,7 @@ use crate::scratch::Scratch;
 const DAY: Duration = Duration::from_secs(86_400);
 const START: u64 = 1_717_200_000;
 
-/// Flushes only when told to.
+/// Flushes only on request.
 fn builder(quota: Quota) -> quota::Builder<Manual> {
     bounded(quota, 1_000_000)
 }

@@ -122,7 +122,7 @@ fn more_periods_than_are_kept_apart_are_counted_on_the_safe_side() {
     }
 }
 
-/// One step of a history: time passes, the store may be reopened, and a quota is asked so often.
+/// One step of a history: time passes, the store may be reopened, and a quota is charged a number of times.
 #[derive(Clone, Copy, Debug)]
 struct QuotaVisit {
     gap: Duration,

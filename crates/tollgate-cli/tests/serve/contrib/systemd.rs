@@ -28,7 +28,7 @@ fn systemd_analyze() -> Command {
     Command::new(find_program("systemd-analyze", INSTALL))
 }
 
-/// What systemd says of a unit whose program is the one that was built here.
+/// systemd's messages about a unit whose program is the one that was built here.
 fn verify(unit: &str) -> (bool, String) {
     let scratch = TempFolder::new("unit");
     let here = unit.replace("/usr/local/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"));

@@ -32,7 +32,7 @@ struct Span {
     exact: i128,
 }
 
-/// What a script answers, as the peer's client tells it: durations in nanoseconds.
+/// A script's answer, as the peer's client returns it: durations in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) allowed: u64,

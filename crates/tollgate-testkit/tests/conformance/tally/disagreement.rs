@@ -21,7 +21,7 @@ pub(crate) struct Disagreement {
 }
 
 impl Side {
-    /// Whether this side says what was recorded.
+    /// Whether this side equals the recording.
     pub(crate) fn says<T: PartialEq + Debug>(
         self,
         what: &str,
@@ -34,7 +34,7 @@ impl Side {
         Err(self.differs(format!("{what}: said {said:?}, recorded {recorded:?}")))
     }
 
-    /// Whether this side says what was recorded but for a tolerance.
+    /// Whether this side equals the recording within a tolerance.
     pub(crate) fn says_nearly<T>(
         self,
         what: &str,

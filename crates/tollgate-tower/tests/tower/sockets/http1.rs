@@ -76,7 +76,7 @@ async fn each_connection_may_have_a_limit_of_its_own() {
     assert_eq!(second.get("/").await.status, 200);
 }
 
-/// Where a client goes away.
+/// The points at which a client disconnects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gone {
     BeforeItsRequest,
