@@ -92,11 +92,11 @@ impl<B: CounterStore> HttpSession<B> {
         match undecided_error(&answered) {
             Some((_, why)) => {
                 let reason = Some(answered.reason());
-                let told = DecisionReport {
+                let report = DecisionReport {
                     reason,
                     ..DecisionReport::default()
                 };
-                write_answer(&told, Some(&why), out);
+                write_answer(&report, Some(&why), out);
             }
             None => write_answer(
                 &DecisionReport::of(&answered, self.service.settings.shadow_visibility),
@@ -123,8 +123,8 @@ impl<B: CounterStore> HttpSession<B> {
         if let Some(wrong) = undecided_error(&answered) {
             return Err(wrong);
         }
-        let told = DecisionReport::of(&answered, self.service.settings.shadow_visibility);
-        write_answer(&told, None, &mut self.answer.body);
+        let report = DecisionReport::of(&answered, self.service.settings.shadow_visibility);
+        write_answer(&report, None, &mut self.answer.body);
         Ok(())
     }
 
@@ -215,14 +215,14 @@ fn write_rls_response(answer: &mut HttpResponse, decided: &RlsOutcome) {
     for (name, value) in &decided.headers {
         answer.field(name, value);
     }
-    let told = &decided.answer;
-    if !told.is_allowed {
-        answer.status = http_status_of(told.reason.unwrap_or(DenyReason::Rate));
-        if let Some(decision) = &told.decision {
+    let report = &decided.answer;
+    if !report.is_allowed {
+        answer.status = http_status_of(report.reason.unwrap_or(DenyReason::Rate));
+        if let Some(decision) = &report.decision {
             write_retry_after(answer, decision);
         }
     }
-    write_answer(told, None, &mut answer.body);
+    write_answer(report, None, &mut answer.body);
 }
 
 /// Writes `retry-after`, if a retry can succeed.
@@ -235,14 +235,14 @@ fn write_retry_after(answer: &mut HttpResponse, decision: &Decision) -> Option<u
 }
 
 /// Writes an answer as JSON; `error` says why nothing was decided.
-pub(super) fn write_answer(told: &DecisionReport<'_>, error: Option<&str>, out: &mut Vec<u8>) {
-    let decision = told.decision.as_ref();
+pub(super) fn write_answer(report: &DecisionReport<'_>, error: Option<&str>, out: &mut Vec<u8>) {
+    let decision = report.decision.as_ref();
     let counted = decision.filter(|decision| !decision.is_unlimited());
     let is_time = |time: &Duration| *time < Duration::MAX;
     json::object(out, |object| {
-        let is_allowed: &[u8] = if told.is_allowed { b"true" } else { b"false" };
+        let is_allowed: &[u8] = if report.is_allowed { b"true" } else { b"false" };
         object.field("allowed").extend_from_slice(is_allowed);
-        object.nullable("rule", told.rule.as_deref(), json::string);
+        object.nullable("rule", report.rule.as_deref(), json::string);
         object.nullable("limit", counted.map(|of| of.limit), json::number);
         object.nullable("remaining", counted.map(|of| of.remaining), json::number);
         let (wait, reset) = (
@@ -251,12 +251,12 @@ pub(super) fn write_answer(told: &DecisionReport<'_>, error: Option<&str>, out: 
         );
         object.nullable("retry_after", wait.filter(is_time), json::seconds);
         object.nullable("reset_after", reset.filter(is_time), json::seconds);
-        object.optional("reason", told.reason.map(DenyReason::name), json::string);
-        let limit = told.limited_by.as_ref().map(LimitText::as_str);
+        object.optional("reason", report.reason.map(DenyReason::name), json::string);
+        let limit = report.limited_by.as_ref().map(LimitText::as_str);
         object.optional("limited_by", limit, json::string);
         object.optional("error", error, json::string);
-        if !told.shadow.is_empty() {
-            let rules = told.shadow.iter().map(String::as_str);
+        if !report.shadow.is_empty() {
+            let rules = report.shadow.iter().map(String::as_str);
             json::array(object.field("shadow"), rules, json::string);
         }
     });

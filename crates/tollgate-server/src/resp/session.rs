@@ -384,17 +384,17 @@ fn write_answer(
     if let Some(what) = answer.too_much() {
         return Err(error_text(what));
     }
-    let told = DecisionReport::of(answer, shadow);
+    let report = DecisionReport::of(answer, shadow);
     let more = [
-        told.reason.is_some(),
-        told.limited_by.is_some(),
-        !told.shadow.is_empty(),
+        report.reason.is_some(),
+        report.limited_by.is_some(),
+        !report.shadow.is_empty(),
     ];
     out.map(6 + more.into_iter().filter(|there| *there).count());
     out.word(b"$7\r\nallowed\r\n");
-    out.boolean(told.is_allowed);
+    out.boolean(report.is_allowed);
     out.word(b"$4\r\nrule\r\n");
-    match &told.rule {
+    match &report.rule {
         Some(name) => out.text(name),
         None => out.null(),
     }
@@ -412,25 +412,25 @@ fn write_answer(
         }
     }
     out.word(b"$11\r\nretry_after\r\n");
-    if told.is_allowed || decision.wait_or_max() < Duration::MAX {
+    if report.is_allowed || decision.wait_or_max() < Duration::MAX {
         out.seconds(decision.wait_or_max());
     } else {
         out.null();
     }
     out.word(b"$11\r\nreset_after\r\n");
     out.seconds(decision.reset_after);
-    if let Some(reason) = told.reason {
+    if let Some(reason) = report.reason {
         out.word(b"$6\r\nreason\r\n");
         out.text(reason.name());
     }
-    if let Some(limit) = told.limited_by {
+    if let Some(limit) = report.limited_by {
         out.word(b"$10\r\nlimited_by\r\n");
         out.text(limit.as_str());
     }
-    if !told.shadow.is_empty() {
+    if !report.shadow.is_empty() {
         out.word(b"$6\r\nshadow\r\n");
-        out.array(told.shadow.len());
-        told.shadow.iter().for_each(|rule| out.text(rule));
+        out.array(report.shadow.len());
+        report.shadow.iter().for_each(|rule| out.text(rule));
     }
     Ok(())
 }

@@ -56,15 +56,15 @@ pub(crate) struct CurrentLimit {
 
 impl RlsOutcome {
     /// An outcome for this many descriptors, without their limits.
-    fn of(descriptors: usize, told: DecisionReport<'static>) -> Self {
+    fn of(descriptors: usize, report: DecisionReport<'static>) -> Self {
         let status = || DescriptorAnswer {
-            is_allowed: told.is_allowed,
+            is_allowed: report.is_allowed,
             limit: None,
             remaining: 0,
         };
         Self {
             statuses: std::iter::repeat_with(status).take(descriptors).collect(),
-            answer: told,
+            answer: report,
             failure: None,
             headers: Vec::new(),
         }
@@ -72,16 +72,16 @@ impl RlsOutcome {
 
     /// The dynamic metadata for the proxy: names and texts.
     pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, Cow<'_, str>); 4]> {
-        let told = &self.answer;
-        let rule = told.rule.iter().map(|rule| ("rule", &**rule));
-        let reason = told.reason.iter().map(|reason| ("reason", reason.name()));
-        let limit = told.limited_by.iter();
+        let report = &self.answer;
+        let rule = report.rule.iter().map(|rule| ("rule", &**rule));
+        let reason = report.reason.iter().map(|reason| ("reason", reason.name()));
+        let limit = report.limited_by.iter();
         let limit = limit.map(|limit| ("limited_by", limit.as_str()));
         let failure = self.failure.iter();
         let failure = failure.map(|(name, text)| (*name, text.as_str()));
         let borrowed = rule.chain(reason).chain(limit).chain(failure);
         let all = borrowed.map(|(name, text)| (name, Cow::Borrowed(text)));
-        let shadow = (!told.shadow.is_empty()).then(|| Cow::Owned(told.shadow.join(", ")));
+        let shadow = (!report.shadow.is_empty()).then(|| Cow::Owned(report.shadow.join(", ")));
         all.chain(shadow.map(|rules| ("shadow", rules))).collect()
     }
 
@@ -96,13 +96,13 @@ impl RlsOutcome {
     /// Merges the outcomes of trees and rules that both allow a request. An outcome with a limit is shown before one
     /// without.
     pub(super) fn merge(self, by_rules: Self) -> Self {
-        let (mut told, other) = if self.limits_nothing() {
+        let (mut shown, other) = if self.limits_nothing() {
             (by_rules, self)
         } else {
             (self, by_rules)
         };
-        told.answer.shadow.extend(other.answer.shadow);
-        told
+        shown.answer.shadow.extend(other.answer.shadow);
+        shown
     }
 
     fn limits_nothing(&self) -> bool {
@@ -128,8 +128,8 @@ pub(super) fn unlimited(descriptors: usize) -> RlsOutcome {
 
 /// A denial that no limit has decided.
 pub(super) fn denied(descriptors: usize, reason: Option<DenyReason>) -> RlsOutcome {
-    let told = DecisionReport::unlimited(false);
-    RlsOutcome::of(descriptors, DecisionReport { reason, ..told })
+    let report = DecisionReport::unlimited(false);
+    RlsOutcome::of(descriptors, DecisionReport { reason, ..report })
 }
 
 /// The denial of a request that could never pass. An error instead could let it pass.
@@ -152,8 +152,8 @@ pub(super) fn outcome_of_rules(
     if let Some(what) = answered.too_much() {
         return Ok(too_large(descriptors, &what));
     }
-    let told = DecisionReport::of(answered, shows.shadow).into_owned();
-    let mut decided = RlsOutcome::of(descriptors, told);
+    let report = DecisionReport::of(answered, shows.shadow).into_owned();
+    let mut decided = RlsOutcome::of(descriptors, report);
     let decision = &answered.decision;
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     if !decision.is_unlimited()
