@@ -145,11 +145,11 @@ fn check_reservations<B: CounterStore>(service: &Service<B>, before: u64) -> u64
 
 fn report_excess(monitor: &Telemetry, excess: Option<ExcessDenials>) {
     let why = excess.map(|ExcessDenials { refused, all }| {
-        format!("{refused} of the {all} requests of the last minute were refused")
+        format!("{refused} of the {all} requests of the last minute were denied")
     });
     let told = [
-        "nearly everything is refused",
-        "no longer nearly everything is refused",
+        "nearly all requests are denied",
+        "no longer nearly all requests are denied",
     ];
     report(monitor, Concern::Denials, Level::Warn, why, told);
 }

@@ -218,7 +218,7 @@ pub(crate) async fn accept_clients<F>(
         protocol,
         errors,
     } = taking;
-    let refused = |peer, why: &str| {
+    let rejected = |peer, why: &str| {
         errors
             .source(protocol, peer)
             .record(ErrorKind::Rejected, &why)
@@ -237,12 +237,12 @@ pub(crate) async fn accept_clients<F>(
             Some(Ok(client)) => match open.acquire(client.peer().network()) {
                 Some(place) if !spare.is_used() => drop(served.spawn(serve(client, place))),
                 Some(_) => {
-                    refused(client.peer(), "no file descriptor is left");
+                    rejected(client.peer(), "no file descriptor is left");
                     reject_client(client, full).await;
                     spare.reopen();
                 }
                 None => {
-                    refused(client.peer(), "as many connections as may be are open");
+                    rejected(client.peer(), "the connection limit is reached");
                     reject_client(client, full).await;
                 }
             },

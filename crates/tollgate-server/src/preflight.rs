@@ -71,7 +71,7 @@ pub fn certificates(tls: Tls) -> Result<CheckOutcome, String> {
             "the list of revoked certificates should have been replaced by {until}"
         ))),
         Some(ExpiryWarning::Expired(end)) => Err(format!(
-            "{shown} ended at {end}: clients refuse it; renew it"
+            "{shown} ended at {end}: clients reject it; renew it"
         )),
     }
 }

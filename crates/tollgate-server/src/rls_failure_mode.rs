@@ -64,10 +64,10 @@ impl RlsFailureMode {
         };
         let told = match self {
             Self::Error => {
-                "Envoy gets an error, so that its failure_mode_deny decides (false lets requests pass); --rls-closed deny refuses them"
+                "Envoy gets an error, so that its failure_mode_deny decides (false lets requests pass); --rls-closed deny denies them"
             }
             Self::Deny => {
-                "Envoy is told OVER_LIMIT, whatever its failure_mode_deny says; --rls-closed error leaves it to that"
+                "Envoy gets OVER_LIMIT, whatever its failure_mode_deny says; --rls-closed error leaves it to that"
             }
         };
         Some(format!(

@@ -190,7 +190,6 @@ impl Server {
             // A process that waits for the ready file must not find one that a previous service left.
             let _ = std::fs::remove_file(path);
         }
-        // All checks that can fail come before the listeners are bound.
         check_admin_exposure(&settings)?;
         let descriptors = DescriptorLimit::raise();
         let certificates = settings.tls.clone().map(Certificates::read).transpose();

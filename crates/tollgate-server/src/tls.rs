@@ -83,7 +83,7 @@ pub(crate) struct Handshake {
 pub(crate) enum ExpiryWarning {
     /// The certificate has expired: clients reject it.
     #[display(
-        "the certificate has expired on {_0}, and clients refuse it: replace --tls-cert and --tls-key"
+        "the certificate has expired on {_0}, and clients reject it: replace --tls-cert and --tls-key"
     )]
     Expired(String),
     /// A revocation list is past its next update.

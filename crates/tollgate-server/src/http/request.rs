@@ -82,7 +82,7 @@ pub(crate) enum RequestError {
     #[display("the body is longer than the {most} bytes that are taken")]
     Body { most: usize },
     /// A length that is no number, two lengths, or a length beside chunks.
-    #[display("Content-Length is no number, is told twice, or stands beside Transfer-Encoding")]
+    #[display("Content-Length is no number, is sent twice, or stands beside Transfer-Encoding")]
     Length,
     /// A transfer coding other than chunked.
     #[display("no Transfer-Encoding but chunked is understood")]

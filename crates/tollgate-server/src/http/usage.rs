@@ -70,9 +70,8 @@ impl<B: CounterStore> HttpSession<B> {
                 write_usage(&mut self.answer.body, &facts, left);
             }
             if self.answer.body.len() > MAX_BYTES {
-                let why = format!(
-                    "more than the {MAX_BYTES} bytes that are told at once: ask for fewer values"
-                );
+                let why =
+                    format!("more than the {MAX_BYTES} bytes of one response: send fewer values");
                 return Err((413, why));
             }
         }

@@ -306,7 +306,7 @@ fn usage_is_bounded() {
     assert_eq!(status, 413);
     assert!(
         told.ends_with(
-            r#""detail":"more than the 8388608 bytes that are told at once: ask for fewer values"}"#
+            r#""detail":"more than the 8388608 bytes of one response: send fewer values"}"#
         ),
         "{told}"
     );

@@ -271,7 +271,7 @@ fn a_minute_of_refusals_is_a_concern_and_clients_come_all_the_same() {
     running.pass(look);
     let (status, answer) = ready();
     assert_eq!(status, 200);
-    let why = "95 of the 100 requests of the last minute were refused";
+    let why = "95 of the 100 requests of the last minute were denied";
     let expected = format!("{{\"status\":\"degraded\",\"reasons\":{{\"denials\":\"{why}\"}}}}\n");
     assert!(answer.ends_with(&expected), "{answer}");
     assert_eq!(running.http().request("GET", "/healthz", "", "").0, 200);
@@ -296,8 +296,8 @@ fn a_minute_of_refusals_is_a_concern_and_clients_come_all_the_same() {
         .collect();
     let lines: Vec<_> = lines.iter().map(|(_, line)| *line).collect();
     let expected = [
-        &format!("warning: nearly everything is refused why={why}"),
-        "info: no longer nearly everything is refused",
+        &format!("warning: nearly all requests are denied why={why}"),
+        "info: no longer nearly all requests are denied",
     ];
     assert_eq!(lines, expected);
 }

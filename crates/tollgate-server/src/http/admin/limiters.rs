@@ -41,7 +41,7 @@ impl<B: CounterStore> HttpSession<B> {
 
     pub(super) fn top(&mut self) -> Result<(), HttpError> {
         let Some(top) = self.service.decider.engine.top_keys() else {
-            return Err((404, "this service doesn't count who is refused".to_owned()));
+            return Err((404, "this service doesn't count denials by key".to_owned()));
         };
         json::object(&mut self.answer.body, |object| {
             write_field(object, "since", format_time(top.since));
