@@ -1,4 +1,4 @@
-//! `tollgate simulate` as its users meet it: the built binary, its output and its exit codes.
+//! `tollgate simulate` for its users: the built binary, its output and its exit codes.
 
 use std::process::{Command, Output};
 
@@ -18,7 +18,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("all output is UTF-8")
 }
 
-/// Standard output of a run that succeeds and says nothing on standard error.
+/// The standard output of a run that succeeds with an empty standard error.
 fn stdout(arguments: &[&str]) -> String {
     let output = tollgate(arguments);
     let complaints = text(output.stderr);

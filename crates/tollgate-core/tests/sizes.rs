@@ -1,4 +1,4 @@
-//! The bytes of state that the README's table states, as the compiler lays them out.
+//! The state sizes in the README's table, as the compiler lays them out.
 
 use std::mem::size_of;
 

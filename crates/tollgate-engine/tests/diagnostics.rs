@@ -1,4 +1,4 @@
-//! What people are told about broken files: each file in `tests/broken` has a snapshot.
+//! The messages about broken files: each file in `tests/broken` has a snapshot.
 
 use std::fs;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ fn what_would_play_tricks_with_a_terminal_is_not_shown() {
     assert!(shown.contains("2 | - {name: \"a\u{fffd}b\", rate: 10/s\u{fffd}, mode: "));
 }
 
-/// A typical mistake: what it is called, its file, and what is said of it.
+/// A typical mistake: its name, its file, and its diagnostics.
 struct Mistake<'a> {
     title: &'a str,
     text: &'a str,
@@ -74,7 +74,7 @@ fn mistakes(table: &str) -> Vec<Mistake<'_>> {
     mistakes.collect()
 }
 
-/// What is said of a file: each error or warning on a line, and its help below.
+/// The diagnostics of a file: each error or warning on a line, and its help below.
 fn told(mistake: &Mistake<'_>) -> String {
     let format = if mistake.title.ends_with("(toml)") {
         Format::Toml

@@ -1,5 +1,6 @@
-//! `docs/reference/policy.md`, `errors.md` and `lints.md` beside it are true: every example does what it says, and nothing is
-//! left out. Policies on all other pages are valid. The code's own documentation has an example for everything.
+//! `docs/reference/policy.md`, `errors.md` and `lints.md` beside it are true: every example works as described, and
+//! nothing is left out. Policies on all other pages are valid. The code's own documentation has an example for
+//! everything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ fn text(page: &str) -> String {
     fs::read_to_string(docs().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
-/// A fenced block: its line, what stands behind the fence, and its text.
+/// A fenced block: its line, the text behind the fence, and its content.
 struct Block {
     line: usize,
     language: String,
@@ -69,7 +70,7 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// What a block came to: the codes that were told, and the text that people read.
+/// The outcome of a block: the diagnostics' codes, and the text for people.
 fn outcome(path: &Path, folder: &Path) -> (Vec<&'static str>, String) {
     let checked = Policy::from_path(path);
     let (found, sources) = match checked {

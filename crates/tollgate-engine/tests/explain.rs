@@ -1,4 +1,4 @@
-//! What a policy is said to do to a request is what the engine asks for it.
+//! The explanation of a request agrees with the engine's decision.
 
 mod common;
 
@@ -17,7 +17,7 @@ use tollgate_engine::policy::{KeyPart, MatchConditions, Mode, Policy, Rule, Tier
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts};
 
-/// Lets everything pass, and notes which counter was asked by which key.
+/// Allows everything, and records which counter was charged by which key.
 #[derive(Default)]
 struct Noting(Mutex<Vec<(String, String)>>);
 

@@ -1,4 +1,4 @@
-//! Whatever is done to a file, reading it ends, panics never, and stays within its bounds.
+//! Reading a mutated file always ends, never panics, and stays within its bounds.
 
 use std::fs;
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! The schema and the decoder agree: what one takes, so does the other, in all that a schema can say.
+//! The schema and the decoder agree on every policy, as far as a schema can express it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -10,7 +10,7 @@ use tollgate_engine::watch::FileWatcher;
 use tollgate_engine::{Engine, Policy};
 use tollgate_testkit::temp_folder::TempFolder;
 
-/// An engine whose file is watched, and what its log says.
+/// An engine whose file is watched, and its log.
 struct Watched {
     engine: Arc<Engine>,
     log: Receiver<String>,

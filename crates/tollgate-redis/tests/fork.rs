@@ -1,4 +1,4 @@
-//! Processes that were forked from one: each has names of its own, whenever its client was made.
+//! Processes forked from one: each has names of its own, whenever its client was created.
 #![cfg(unix)]
 #![expect(unsafe_code, reason = "there is no safe fork")]
 
@@ -13,7 +13,7 @@ use tollgate_testkit::redis::Server;
 
 const CHILDREN: usize = 4;
 const SLOTS: i32 = 2;
-/// What a child says that had no answer.
+/// The exit code of a child that got no answer.
 const FAILED: i32 = 99;
 
 fn runtime() -> Runtime {
@@ -49,7 +49,7 @@ fn said_by_children(child: impl Fn() -> i32) -> Vec<i32> {
     (0..CHILDREN).map(fork).collect()
 }
 
-/// How many slots it gets, which it holds when it ends.
+/// How many permits it gets, which it still holds when it exits.
 fn slots_taken(redis: &Redis, runtime: &Runtime) -> i32 {
     let slots = redis
         .limiter_with_kind("jobs", LimitKind::Concurrency(2))

@@ -1,4 +1,4 @@
-//! Where a service listens, what is spoken there, and who has come.
+//! The addresses that a service listens on, its protocols, and the peers of connections.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use derive_more::{Display, Error};
 
-/// Who may connect to a UNIX socket if nobody says: whoever runs the service.
+/// The default mode of a UNIX socket: only the service's own user may connect.
 const OWNER_ONLY: u32 = 0o600;
 
-/// Where to listen.
+/// The address of a listener.
 ///
 /// ```
 /// use tollgate_server::Address;
@@ -25,21 +25,21 @@ const OWNER_ONLY: u32 = 0o600;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A port; port 0 is any that is free.
+    /// A TCP address. Port 0 is any free port.
     Tcp(SocketAddr),
-    /// A socket in the file system, and its mode: who may connect.
+    /// A UNIX socket in the file system, and the mode of its file, which decides who may connect.
     Unix(PathBuf, u32),
-    /// Nowhere.
+    /// No listener.
     Disabled,
 }
 
-/// No address: see [`ClientAddress`].
+/// The text is no valid address: see [`Address`].
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[display("no address {_0:?}: write {}", self.expected_form())]
 pub struct AddressError(#[error(not(source))] String);
 
 impl Address {
-    /// As those write it who connect: who else may is nothing to them.
+    /// The form that clients connect to: without the mode of a UNIX socket.
     pub(crate) fn client_form(&self) -> String {
         match self {
             Self::Unix(path, _) => format!("unix:{}", path.display()),
@@ -76,7 +76,7 @@ impl FromStr for Address {
     }
 }
 
-/// Permissions as `chmod` takes them: `660` or `0660`.
+/// Parses permissions as `chmod` takes them: `660` or `0660`.
 fn parse_mode(text: &str) -> Option<u32> {
     let is_octal = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| byte.is_ascii_digit());
     let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal);
@@ -104,7 +104,7 @@ impl AddressError {
     }
 }
 
-/// A listener of the service, by what is spoken there. The first three are for clients.
+/// The protocol of a listener. The first three are for clients.
 ///
 /// ```
 /// use tollgate_server::Protocol;
@@ -123,14 +123,14 @@ pub enum Protocol {
     Grpc,
     /// Redis' protocol.
     Resp,
-    /// Operators and probes.
+    /// HTTP for operators and health checks.
     Admin,
-    /// What Prometheus scrapes.
+    /// HTTP for Prometheus.
     Metrics,
 }
 
 impl Protocol {
-    /// All of them.
+    /// All protocols.
     pub const ALL: [Self; 5] = [
         Self::Http,
         Self::Grpc,
@@ -138,7 +138,7 @@ impl Protocol {
         Self::Admin,
         Self::Metrics,
     ];
-    /// Those whose requests are timed.
+    /// The protocols whose requests are timed.
     pub(crate) const TIMED: [Self; 3] = [Self::Http, Self::Grpc, Self::Resp];
 }
 
@@ -153,23 +153,23 @@ impl FromStr for Protocol {
     }
 }
 
-/// Who a client is, as far as the system tells: nothing that the client says itself.
+/// The peer of a connection, as the system reports it; nothing in it is the client's own claim.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Peer {
     Tcp(SocketAddr),
-    /// By the user and the process that have connected.
+    /// The user and the process at the other end.
     #[display("uid {user}{}", process.map(|id| format!(" pid {id}")).unwrap_or_default())]
     Unix {
         user: u32,
         process: Option<i32>,
     },
-    /// It has left before anybody asked.
+    /// The client disconnected before its address was read.
     #[display("unknown")]
     Disconnected,
 }
 
-/// Where clients come from: an address, for IPv6 the network of one site, which has as many addresses as it likes, and on this
-/// machine's sockets the user.
+/// The origin of a client, for fair shares of connections: an IPv4 address; an IPv6 /64 network, as one site has as
+/// many addresses as it likes; or the user of a UNIX socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClientNetwork {
     kind: u8,

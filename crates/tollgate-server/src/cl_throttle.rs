@@ -1,21 +1,22 @@
-//! `CL.THROTTLE key max_burst count period [quantity]`, as redis-cell answers it.
+//! `CL.THROTTLE key max_burst count period [quantity]`, compatible with redis-cell.
 //!
-//! Its limit is an emission interval of `period / count`, cut to whole nanoseconds as redis-cell does, and a tolerance of
-//! `max_burst + 1` such intervals. A key has one theoretical arrival time, whatever limit it is asked by. What is left is
-//! told by whole microseconds, and times in whole seconds: a part of a second of at least a millisecond counts as one.
+//! The limit is an emission interval of `period / count`, cut to whole nanoseconds as in redis-cell, and a tolerance of
+//! `max_burst + 1` intervals. A key has one theoretical arrival time, whatever limit a command brings. Remaining tokens
+//! are computed in whole microseconds. Durations are in whole seconds: a part of a second of at least a millisecond
+//! counts as one.
 
 use std::time::Duration;
 
 use derive_more::Display;
 use tollgate::{DenyReason, Rate};
 
-/// The longest period: what redis-cell's arithmetic and ours both have room for.
+/// The longest period for which neither redis-cell's arithmetic nor ours overflows.
 const LONGEST: u64 = 2 * 365 * 86_400;
 
 /// Nanoseconds of a second.
 const NANOS: u64 = 1_000_000_000;
 
-/// What is asked, but for the key.
+/// The limit of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ThrottleParameters {
     max_burst: u64,
@@ -23,24 +24,24 @@ pub(crate) struct ThrottleParameters {
     period: u64,
 }
 
-/// What can't be asked.
+/// A malformed command.
 #[derive(Debug, Display, PartialEq, Eq)]
 pub(crate) enum ThrottleError {
-    /// Another number of words than the command takes.
+    /// A wrong number of words.
     #[display("CL.THROTTLE takes a key, max_burst, count, period and, if not 1, a quantity")]
     Words,
     /// A word that is no whole number, or a negative one.
     #[display("{_0} is a whole number from 0 to 9223372036854775807")]
     Number(&'static str),
-    /// A number that is more than there is room for.
+    /// A number that would overflow.
     #[display("{_0} is more than there is room for")]
     TooMuch(&'static str),
-    /// No tokens in no time.
+    /// A count or period of zero.
     #[display("{_0} is at least 1")]
     Zero(&'static str),
 }
 
-/// A command, read.
+/// A parsed command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThrottleCommand<'w> {
     pub(crate) key: &'w [u8],
@@ -49,14 +50,14 @@ pub(crate) struct ThrottleCommand<'w> {
 }
 
 impl<'w> ThrottleCommand<'w> {
-    /// Reads the words behind the name of the command.
+    /// Parses the words behind the command's name.
     pub(crate) fn read(
         mut words: impl ExactSizeIterator<Item = &'w [u8]>,
     ) -> Result<Self, ThrottleError> {
         if !matches!(words.len(), 4 | 5) {
             return Err(ThrottleError::Words);
         }
-        // The key is any bytes.
+        // The key may be any bytes.
         let key = words.next().ok_or(ThrottleError::Words)?;
         let mut next = |name| number(words.next().ok_or(ThrottleError::Words)?, name);
         let ask = ThrottleParameters {
@@ -73,7 +74,8 @@ impl<'w> ThrottleCommand<'w> {
 }
 
 impl ThrottleParameters {
-    /// What each of so many answers by that count apart: a part of the burst, and of the tokens or one in a longer time.
+    /// The share of one of several replicas that count separately: a part of the burst, and a part of the tokens or a
+    /// longer period.
     pub(crate) fn divided(self, by: u32) -> Self {
         let by = u64::from(by.max(1));
         let max_burst = (self.max_burst.saturating_add(1) / by).saturating_sub(1);
@@ -90,7 +92,7 @@ impl ThrottleParameters {
         }
     }
 
-    /// The limit as keys are charged by it.
+    /// The limit by which keys are charged.
     pub(crate) fn limit(&self) -> Result<ThrottleLimit, ThrottleError> {
         if self.count == 0 {
             return Err(ThrottleError::Zero("count"));
@@ -118,29 +120,29 @@ impl ThrottleParameters {
     }
 }
 
-/// What became of a charge.
+/// The outcome of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ThrottleOutcome {
     pub(crate) is_allowed: bool,
-    /// How far ahead of now the key's arrival time is.
+    /// How far the key's arrival time is ahead of now.
     pub(crate) debt: Duration,
-    /// How long a denied request has to wait, if that doesn't follow from what is owed: a part of the limit has decided.
+    /// The wait of a denied request, if the debt doesn't determine it: fallback enforces only a share of the limit.
     pub(crate) wait: Option<Duration>,
 }
 
 /// A limit by arrival times, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ThrottleLimit {
-    /// How many may pass at the same moment.
+    /// How many tokens may pass at one moment.
     pub(crate) limit: u64,
-    /// The time that one of them takes.
+    /// The time of one token.
     pub(crate) emission: u64,
-    /// How far ahead of now the arrival time may be: that of all of them.
+    /// How far the arrival time may be ahead of now: the time of all tokens.
     pub(crate) tolerance: u64,
 }
 
 impl ThrottleLimit {
-    /// So many a minute, all of which may pass at the same moment.
+    /// A limit of this many tokens a minute, all of which may pass at one moment.
     #[cfg(test)]
     pub(crate) fn per_minute(count: u64) -> Self {
         let ask = ThrottleParameters {
@@ -151,17 +153,17 @@ impl ThrottleLimit {
         ask.limit().expect("a limit")
     }
 
-    /// The time that so many take; more than there is room for is more than any tolerance.
+    /// The time of this many tokens. It saturates, which is more than any tolerance.
     pub(crate) fn time(&self, quantity: u64) -> u64 {
         self.emission.saturating_mul(quantity)
     }
 
-    /// The limit in tokens.
+    /// The limit as a rate.
     pub(crate) fn rate(&self) -> Rate {
         Rate::new(1, Duration::from_nanos(self.emission)).burst(self.limit)
     }
 
-    /// Why a request was denied; none if it passed.
+    /// Why a request was denied; `None` if it was allowed.
     pub(crate) fn deny_reason(
         &self,
         charged: &ThrottleOutcome,
@@ -176,12 +178,13 @@ impl ThrottleLimit {
         }
     }
 
-    /// The five numbers of the answer: whether it is limited, the limit, what is left, and seconds until it may be
-    /// repeated and until all is there.
+    /// The five numbers of the reply: whether it is limited, the limit, the remaining tokens, and the seconds until a
+    /// retry and until all tokens are back.
     pub(crate) fn answer(&self, charged: &ThrottleOutcome, quantity: u64) -> [i64; 5] {
         let (owed, time) = (charged.debt.as_nanos(), self.time(quantity));
         let most = u128::from(self.tolerance);
-        // A look costs nothing, and is limited where a smaller limit than that of before is owed more than it has.
+        // A peek takes nothing. It is limited if the key owes more than this limit's tolerance, by an earlier and
+        // larger limit.
         let is_limited = !charged.is_allowed || (quantity == 0 && owed > most);
         let left = most.saturating_sub(owed) / 1_000 / u128::from(self.emission / 1_000).max(1);
         let wait = match charged.wait {
@@ -205,7 +208,7 @@ impl ThrottleLimit {
     }
 }
 
-/// Whole seconds, and one more for a rest of at least a millisecond.
+/// Whole seconds, rounded up from a rest of at least a millisecond.
 fn seconds(time: Duration) -> i64 {
     let rest = u64::from(time.subsec_millis() > 0);
     i64::try_from(time.as_secs().saturating_add(rest)).unwrap_or(i64::MAX)

@@ -1,8 +1,8 @@
-//! One connection, whatever is spoken on it: bytes in, answers out, neither too slow nor for ever.
+//! One connection of any byte protocol: it reads requests, writes answers, and enforces timeouts.
 //!
-//! All that is whole in what was read is answered before anything is written, so the answers to a pipeline leave in one
-//! write; but while a request waits, the answers before it are written. A connection on which nothing happens keeps next
-//! to no memory: bytes are read into the stack, and copied from there.
+//! All complete requests in the input are answered before anything is written, so that the answers to a pipeline leave
+//! in one write. But while a request waits, the answers before it are written. An idle connection keeps almost no
+//! memory: bytes are read into a buffer on the stack, and copied from there.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -17,23 +17,23 @@ use tollgate::Timestamp;
 
 use crate::drain::{self, ShutdownNotice, Stage};
 
-/// The most that is read at once.
+/// The most bytes of one read.
 const READ_BYTES: usize = 16 * 1024;
-/// What a buffer keeps while nothing happens.
+/// The capacity that a buffer keeps while the connection is idle.
 pub(crate) const IDLE_BUFFER_BYTES: usize = 1_024;
-/// Answers of so many bytes are written before more are added: short requests may have long ones.
+/// Answers are written once they have this many bytes, before more are added: short requests may have long answers.
 const FLUSH_BYTES: usize = 65_536;
-/// A client that says more than this while the service closes isn't waited for any longer.
+/// A client that sends more than this while the service closes isn't waited for any longer.
 const MAX_LATE_BYTES: usize = 1 << 20;
 
-/// What serves one connection, whatever carries its bytes.
+/// Serves one connection over any stream.
 pub(crate) trait ServeConnection: Send + 'static {
-    /// The client has shown this certificate.
+    /// The client's TLS certificate.
     fn client_certificate(&mut self, certificate: &[u8]) {
         let _ = certificate;
     }
 
-    /// Serves it until one of both sides ends it. One that breaks is over: there is nobody to tell.
+    /// Serves the connection until the client or the service ends it. An I/O error ends it too, and is not reported.
     fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
         self,
         stream: S,
@@ -56,25 +56,25 @@ impl<P: ByteProtocol> ServeConnection for P {
     }
 }
 
-/// How a protocol answers, one request after the other.
+/// A byte protocol that answers its requests one after the other.
 pub(crate) trait ByteProtocol: Send + 'static {
-    /// How long its clients may take.
+    /// The timeouts of its clients.
     fn time_limits(&self) -> TimeLimits;
 
-    /// Some input is about to be answered: the time.
+    /// Called before some input is answered. Returns the time.
     fn begin_batch(&mut self) -> Timestamp;
 
-    /// Answers the request that `input` begins with, if it is whole.
+    /// Answers the request at the start of `input`, if it is complete.
     fn answer(
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> impl Future<Output = InputProgress> + Send;
 
-    /// So many requests were answered since then, and their answers are written next.
+    /// Called after a batch of requests, before their answers are written; `since` is the batch's begin.
     fn record_batch(&mut self, since: Timestamp, requests: u64);
 
-    /// The client has shown this certificate.
+    /// The client's TLS certificate.
     fn client_certificate(&mut self, certificate: &[u8]) {
         let _ = certificate;
     }
@@ -82,77 +82,77 @@ pub(crate) trait ByteProtocol: Send + 'static {
     /// Whether an answer may take as long as a rule lets requests wait.
     fn may_wait(&self) -> bool;
 
-    /// What is said to a client that took too long with a request.
+    /// Writes the error for a client whose request took too long to arrive.
     fn write_timeout(&mut self, out: &mut Vec<u8>);
 
-    /// Whether a client can be told that an answer is the last.
+    /// Whether the protocol can announce that an answer is the last.
     const ANNOUNCES_CLOSE: bool;
 
-    /// The next input is the last, as far as is known: if nothing is left after it is answered, the client is told.
+    /// Announces the close in the answer that leaves no input behind, as no more input is expected.
     fn announce_close(&mut self);
 
-    /// What is said to a client whose request waits as the service ends.
+    /// Writes the error for a request that still waits when the service stops.
     fn ends_first(&mut self, out: &mut Vec<u8>);
 }
 
-/// What came of some input.
+/// The outcome of reading some input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputProgress {
-    /// A request was answered that had so many bytes; there may be another behind it.
+    /// A request of this many bytes was answered; another may follow in the input.
     Answered(usize),
-    /// More has to be read.
+    /// The request isn't complete: more must be read.
     Incomplete,
-    /// So many requests were answered, one or none, and nothing more will be.
+    /// This many requests were answered (0 or 1), and the connection closes.
     Close(u64),
 }
 
-/// How long a client may take.
+/// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeLimits {
     /// Between two requests.
     pub(crate) idle: Duration,
-    /// From the first byte of a request to its last, and to read an answer.
+    /// For all bytes of a request, and for writing the answers.
     pub(crate) request: Duration,
-    /// So many requests are answered at most before their answers are written.
+    /// How many requests are answered at most before their answers are written.
     pub(crate) pipeline: u64,
 }
 
-/// A connection that is served.
+/// A served connection.
 struct Connection<S, P> {
     stream: S,
     protocol: P,
     patience: TimeLimits,
     notice: ShutdownNotice,
     input: Vec<u8>,
-    /// How much of the input is done with.
+    /// How many bytes of the input are answered.
     consumed: usize,
-    /// What was read before it was its turn.
+    /// Input that arrived while a request waited.
     read_ahead: Vec<u8>,
     output: Vec<u8>,
-    /// Answers that go before `out`: those before a request that may wait.
+    /// Answers that go before `output`: those to the requests before one that may wait.
     ready: Vec<u8>,
-    /// Nothing of a request is there.
+    /// The input is empty: no request has begun.
     was_idle: bool,
-    /// It has said something.
+    /// The client has sent something.
     has_sent: bool,
-    /// As far as the service was on its way to the end.
+    /// The last seen stage of the shutdown.
     stage: Stage,
-    /// About what it has said since that began to close.
+    /// About how many bytes arrived since the service began to close.
     late_bytes: usize,
 }
 
-/// What came of waiting for more.
+/// The outcome of waiting for input.
 enum ReadEvent {
     Bytes,
     /// The client has closed its side.
     End,
-    /// A request that isn't whole took too long.
+    /// A request wasn't complete within its timeout.
     TimedOut,
-    /// The service ends, and nothing is left to answer.
+    /// The service stops, and nothing is left to answer.
     ShutDown,
 }
 
-/// Serves a connection until one of both sides ends it.
+/// Serves a connection until the client or the service ends it.
 async fn serve<S, P>(
     stream: S,
     protocol: P,
@@ -167,18 +167,18 @@ where
     let mut own = Connection::new(stream, protocol, patience, notice);
     loop {
         let since = own.protocol.begin_batch();
-        let (mut answered, mut heard) = (0, InputProgress::Answered(0));
-        while let InputProgress::Answered(_) = heard
+        let (mut answered, mut progress) = (0, InputProgress::Answered(0));
+        while let InputProgress::Answered(_) = progress
             && answered < patience.pipeline
             && own.output.len() + own.ready.len() < FLUSH_BYTES
         {
-            heard = if own.protocol.may_wait() {
+            progress = if own.protocol.may_wait() {
                 own.answer_or_wait(timer.as_mut()).await?
             } else {
                 let input = &own.input[own.consumed..];
                 own.protocol.answer(input, &mut own.output).await
             };
-            answered += match heard {
+            answered += match progress {
                 InputProgress::Answered(bytes) => {
                     own.consumed += bytes;
                     1
@@ -198,10 +198,10 @@ where
             .await?;
             own.output.clear();
         }
-        match heard {
+        match progress {
             InputProgress::Incomplete => {}
             InputProgress::Answered(_) => continue,
-            // In a box, as all that is seldom: each connection is as large as what it may do.
+            // Boxed as closing is rare: every connection would have room for this large future.
             InputProgress::Close(_) => return Box::pin(own.close(timer.as_mut())).await,
         }
         let got = match own.next_event(timer.as_mut(), answered > 0) {
@@ -214,7 +214,7 @@ where
             ReadEvent::ShutDown => return Box::pin(own.close(timer.as_mut())).await,
             ReadEvent::TimedOut => {
                 own.protocol.write_timeout(&mut own.output);
-                // Whoever is slow may not read, either.
+                // A slow client may not read either, so the write has a timeout.
                 timer.as_mut().set(patience.request);
                 return with_deadline(
                     timer.as_mut(),
@@ -245,12 +245,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         }
     }
 
-    /// Answers a request that may wait. As long as it does, the answers before it are written.
+    /// Answers a request that may wait. Meanwhile the answers before it are written.
     async fn answer_or_wait(
         &mut self,
         mut timer: Pin<&mut IdleTimer>,
     ) -> io::Result<InputProgress> {
         if !self.output.is_empty() {
+            // The answers before this one can be written while it waits, so they must not share its buffer.
             self.set_answers_aside();
         }
         if !self.ready.is_empty() {
@@ -285,7 +286,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         })
     }
 
-    /// Puts all answers so far before those that follow.
+    /// Moves all answers so far before those that follow.
     fn set_answers_aside(&mut self) {
         if self.ready.is_empty() {
             mem::swap(&mut self.ready, &mut self.output);
@@ -294,7 +295,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         }
     }
 
-    /// Puts all answers into one buffer, to be written together.
+    /// Joins all answers in one buffer, for one write.
     fn join_answers(&mut self) {
         if !self.ready.is_empty() {
             self.set_answers_aside();
@@ -302,14 +303,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         }
     }
 
-    /// Tells a client that its request waits for too long.
+    /// Writes the error for a request that still waits when the service stops.
     #[cold]
     fn write_shutdown(&mut self) -> InputProgress {
         self.protocol.ends_first(&mut self.output);
         InputProgress::Close(0)
     }
 
-    /// Tells the client that there will be nothing more.
+    /// Closes our side of the connection. During a shutdown, unread input is discarded first, as a reset could destroy
+    /// the last answers.
     async fn close(&mut self, mut timer: Pin<&mut IdleTimer>) -> io::Result<()> {
         timer.as_mut().set(self.patience.request);
         with_deadline(timer, pin!(self.stream.shutdown())).await?;
@@ -319,7 +321,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         Ok(())
     }
 
-    /// What is next after some were answered, or none; none if that has to be read.
+    /// The next event after a batch of answers; `None` if more input must be read.
     fn next_event(
         &mut self,
         mut timer: Pin<&mut IdleTimer>,
@@ -349,14 +351,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         None
     }
 
-    /// The service closes: what is next, or how long more is waited for.
+    /// While the service closes: the next event, or `None` with the timeout of a last request.
     #[cold]
     fn event_while_closing(&self, timer: Pin<&mut IdleTimer>) -> Option<ReadEvent> {
         if self.stage == Stage::Aborting || self.late_bytes > MAX_LATE_BYTES {
             return Some(ReadEvent::ShutDown);
         }
         if self.was_idle {
-            // A request may be on its way already.
+            // A request may already be on the network.
             let may_ask = P::ANNOUNCES_CLOSE || !self.has_sent;
             let grace = if may_ask {
                 drain::GRACE
@@ -368,7 +370,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         None
     }
 
-    /// Waits until something is there to be read.
+    /// Waits for input, a timeout or the next stage of the shutdown.
     fn poll_wait(
         &mut self,
         cx: &mut Context<'_>,
@@ -407,7 +409,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         }
     }
 
-    /// Reads all that is there, so that it is known which answer is the last.
+    /// Reads all available input, so that the last answer is known and can announce the close.
     #[cold]
     fn read_available(&mut self, cx: &mut Context<'_>) {
         let is_closing = self.notice.stage() > Stage::Draining;
@@ -415,7 +417,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
             return;
         }
         let before = self.input.len();
-        // What goes wrong is found out when more is wanted.
+        // An I/O error shows at the next read.
         while self.input.len() < FLUSH_BYTES
             && let Poll::Ready(Ok(1..)) = poll_read(&mut self.stream, cx, &mut self.input)
         {}
@@ -428,7 +430,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
     }
 }
 
-/// What came of waiting for an answer.
+/// The outcome of waiting for an answer.
 enum WaitOutcome {
     Answered(InputProgress),
     /// The client has closed its side, so its request leaves the queue.
@@ -441,14 +443,14 @@ struct WaitingClient<'a, S> {
     stream: &'a mut S,
     ahead: &'a mut Vec<u8>,
     notice: &'a mut ShutdownNotice,
-    /// The answers before that to the request, as far as they aren't written.
+    /// Unwritten answers to the requests before it.
     ready: &'a mut Vec<u8>,
-    /// Whether those that are written are on the network.
+    /// Whether the written answers were flushed to the network.
     is_flushed: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> WaitingClient<'_, S> {
-    /// Writes the answers that are ready, in time, and waits until the client leaves or the service ends.
+    /// Writes the answers that are ready, within the timeout, and waits until the client leaves or the service stops.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -461,7 +463,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WaitingClient<'_, S> {
             }
             Poll::Pending => {}
         }
-        // One that sends more than that meanwhile is still there.
+        // A bounded read is enough to notice that the client has left.
         while self.ahead.len() < READ_BYTES {
             match poll_read(self.stream, cx, self.ahead) {
                 Poll::Pending => break,
@@ -489,7 +491,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WaitingClient<'_, S> {
     }
 }
 
-/// Reads what is there, once something is.
+/// Reads the available input, once there is some.
 fn poll_read(
     stream: &mut (impl AsyncRead + Unpin),
     cx: &mut Context<'_>,
@@ -504,13 +506,13 @@ fn poll_read(
     Poll::Ready(read.map(|()| bytes.filled().len()))
 }
 
-/// Writes all of it, to the network: a stream may keep some back until it is told.
+/// Writes and flushes all of `out`: a TLS stream may buffer written bytes.
 async fn write_and_flush(stream: &mut (impl AsyncWrite + Unpin), out: &[u8]) -> io::Result<()> {
     stream.write_all(out).await?;
     stream.flush().await
 }
 
-/// Does something before the time that is set is over.
+/// Completes a future before the timer elapses, or fails.
 async fn with_deadline<T>(
     mut timer: Pin<&mut IdleTimer>,
     mut doing: Pin<&mut impl Future<Output = io::Result<T>>>,
@@ -526,8 +528,8 @@ async fn with_deadline<T>(
 }
 
 pin_project_lite::pin_project! {
-    /// An alarm that is set for each request. The clock is read once something has to be waited for, and the timer is
-    /// moved only when it goes off too early: most alarms are set anew long before.
+    /// A timeout that is set anew for each request. The clock is read only when the connection waits, and the tokio
+    /// timer is moved only when it fires too early: most timeouts are replaced long before.
     struct IdleTimer {
         #[pin]
         sleep: Sleep,
@@ -535,10 +537,10 @@ pin_project_lite::pin_project! {
     }
 }
 
-/// When time is over.
+/// When the timeout elapses.
 #[derive(Clone, Copy)]
 enum Alarm {
-    /// So long after it is waited for.
+    /// This long after the connection begins to wait.
     In(Duration),
     At(Instant),
 }
@@ -551,7 +553,7 @@ impl IdleTimer {
         }
     }
 
-    /// Sets it anew, from when it is waited for.
+    /// Sets the timeout, counted from when the connection waits.
     fn set(self: Pin<&mut Self>, time: Duration) {
         *self.project().alarm = Alarm::In(time);
     }
@@ -563,7 +565,7 @@ impl IdleTimer {
             Alarm::In(time) => Instant::now() + time,
         };
         *this.alarm = Alarm::At(until);
-        // It would go off too late.
+        // The tokio timer would fire too late.
         if this.sleep.deadline() > until {
             this.sleep.as_mut().reset(until);
         }

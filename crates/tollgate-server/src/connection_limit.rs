@@ -1,5 +1,5 @@
-//! How many connections may be open: of a listener, of all together by the file descriptors that the system grants, and who
-//! makes room while handshakes take their time.
+//! Connection limits: one for each listener, and one for all clients together by the file descriptors that the system
+//! grants. Unfinished handshakes are evicted first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,23 +10,23 @@ use tokio::sync::oneshot;
 
 use crate::address::ClientNetwork;
 
-/// What listeners, files, the store and operators have to themselves; less where there are few.
+/// File descriptors for listeners, files, the store and operators; fewer where the limit is low.
 const RESERVED_DESCRIPTORS: usize = 128;
-/// Where the system knows no bound.
+/// The descriptor limit if the system has none.
 const ASSUMED_LIMIT: u64 = 1 << 20;
 
-/// How many connections are open, and may be.
+/// The open connections of a listener, and their limit.
 #[derive(Debug)]
 pub(crate) struct ListenerConnections {
     now: AtomicUsize,
     most: usize,
-    /// What it shares with other listeners.
+    /// The limit that it shares with other listeners.
     shared: Arc<SharedConnections>,
-    /// Those that haven't begun to be spoken on; none where they begin at once.
+    /// Connections whose handshake is unfinished; `None` for listeners without handshakes.
     beginning: Option<Mutex<PendingHandshakes>>,
 }
 
-/// The connections of several listeners together. The count is relaxed: nothing else depends on it.
+/// The connections of several listeners together. The count is relaxed, as no other data depends on it.
 #[derive(Debug)]
 pub(crate) struct SharedConnections {
     now: AtomicUsize,
@@ -42,27 +42,27 @@ impl SharedConnections {
     }
 }
 
-/// Handshakes that aren't over, by when they began: who drops one's sender has its place.
+/// Unfinished handshakes, the oldest first. Dropping a handshake's sender evicts it.
 #[derive(Debug, Default)]
 struct PendingHandshakes {
     next: u64,
     waiting: BTreeMap<u64, (ClientNetwork, oneshot::Sender<()>)>,
-    /// How many of them come from where.
+    /// The number of unfinished handshakes of each client network.
     from: HashMap<ClientNetwork, usize>,
 }
 
-/// How connections of a listener begin.
+/// How the connections of a listener begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionStart {
     Immediately,
     WithHandshake,
 }
 
-/// One of the connections that may be open.
+/// The permit of one open connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     open: Arc<ListenerConnections>,
-    /// Its handshake, until that is over.
+    /// The id of its handshake and the eviction signal, until the handshake is finished.
     handshake: Option<(u64, oneshot::Receiver<()>)>,
 }
 
@@ -80,9 +80,11 @@ impl ListenerConnections {
         })
     }
 
-    /// A place for one more. If all are taken, one that is only beginning makes room: those who connect and say nothing
-    /// mustn't keep others out.
+    /// A permit for one more connection. If none is free, the oldest unfinished handshake is evicted: clients that
+    /// connect and send nothing must not keep others out.
     pub(crate) fn acquire(self: &Arc<Self>, from: ClientNetwork) -> Option<ConnectionPermit> {
+        // Both counts rise before they are checked, so two threads can't take the last permit. `&` isn't lazy: the drop
+        // of the permit lowers both.
         let has_room = (self.now.fetch_add(1, Ordering::Relaxed) < self.most)
             & (self.shared.now.fetch_add(1, Ordering::Relaxed) < self.shared.most);
         let mut place = ConnectionPermit {
@@ -90,7 +92,7 @@ impl ListenerConnections {
             handshake: None,
         };
         let Some(mut beginning) = self.beginning() else {
-            // The place that is too much leaves as it is dropped.
+            // Dropping the permit takes the excess connection off the counts.
             return has_room.then_some(place);
         };
         if !has_room && !beginning.evict_oldest() {
@@ -102,13 +104,13 @@ impl ListenerConnections {
         Some(place)
     }
 
-    /// How many are open.
+    /// The number of open connections.
     pub(crate) fn count(&self) -> usize {
-        // It is shown, and nothing depends on it.
+        // Only for display: nothing depends on it.
         self.now.load(Ordering::Relaxed)
     }
 
-    /// Ends those whose handshake isn't over.
+    /// Aborts all unfinished handshakes.
     pub(crate) fn abort_handshakes(&self) {
         if let Some(mut beginning) = self.beginning() {
             beginning.waiting.clear();
@@ -132,8 +134,8 @@ impl PendingHandshakes {
         (id, receiver)
     }
 
-    /// Ends the oldest of those from where most are: whoever begins many and ends none loses his own, not the place of
-    /// somebody who is slow. No if there is none.
+    /// Evicts the oldest handshake of the network that has the most. A client that begins many handshakes and finishes
+    /// none loses its own, not those of slow clients elsewhere. `false` if there is none.
     fn evict_oldest(&mut self) -> bool {
         let most = self.from.iter().max_by_key(|(_, count)| **count);
         let Some(most) = most.map(|(from, _)| *from) else {
@@ -145,7 +147,7 @@ impl PendingHandshakes {
         oldest.is_some_and(|id| self.remove(id))
     }
 
-    /// No if it isn't there any more.
+    /// `false` if the handshake was evicted already.
     fn remove(&mut self, id: u64) -> bool {
         let Some((from, _)) = self.waiting.remove(&id) else {
             return false;
@@ -161,16 +163,16 @@ impl PendingHandshakes {
 }
 
 impl ConnectionPermit {
-    /// Waits until another needs it, as long as its handshake isn't over.
+    /// Waits until the handshake is evicted; forever once it is finished.
     pub(crate) async fn wait_for_eviction(&mut self) {
         match &mut self.handshake {
-            // Nobody sends anything: the sender is dropped.
+            // The sender never sends: it was dropped.
             Some((_, wanted)) => drop(wanted.await),
             None => std::future::pending().await,
         }
     }
 
-    /// Its handshake is over: it stays for as long as its client does. No if another has got its place meanwhile.
+    /// Marks the handshake as finished, after which the connection can't be evicted. `false` if it was evicted before.
     pub(crate) fn finish_handshake(&mut self) -> bool {
         match (self.handshake.take(), self.open.beginning()) {
             (Some((id, _)), Some(mut beginning)) => beginning.remove(id),
@@ -187,15 +189,15 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// How many file descriptors there are, and for whom. A process without a free one accepts nobody, reads no policy and answers
-/// no probe, so clients get all but a reserve, and whoever comes beyond that is told so at once.
+/// The limit on file descriptors. A process without a free descriptor can't accept clients, read its policy or answer
+/// health checks, so clients get all but a reserve, and a client beyond that is rejected immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorLimit {
     pub(crate) limit: usize,
 }
 
 impl DescriptorLimit {
-    /// Raises the soft limit to the hard one. Where that isn't allowed, the soft one stays.
+    /// Raises the soft limit to the hard limit. Where that isn't permitted, the soft limit stays.
     pub(crate) fn raise() -> Self {
         let found = getrlimit(Resource::Nofile);
         let hard = found.maximum.unwrap_or(ASSUMED_LIMIT);
@@ -212,17 +214,17 @@ impl DescriptorLimit {
         }
     }
 
-    /// What no client gets.
+    /// The descriptors that no client gets.
     pub(crate) fn reserve(self) -> usize {
         RESERVED_DESCRIPTORS.min(self.limit / 4)
     }
 
-    /// Connections of clients, over all listeners.
+    /// The most connections of clients, over all listeners.
     pub(crate) fn for_clients(self) -> usize {
         self.limit - self.reserve()
     }
 
-    /// Connections of each listener for operators and scrapes.
+    /// The most connections of each listener for operators and scrapes.
     pub(crate) fn for_operators(self) -> usize {
         self.reserve() / 4
     }
@@ -253,7 +255,7 @@ mod tests {
         let (open, here) = (open(1), network("127.0.0.1"));
         let mut first = open.acquire(here).expect("room");
         let mut second = open.acquire(here).expect("the place of the first");
-        // It is over just as its place is wanted: both can't have it.
+        // The handshake finishes just as it is evicted: only one of both can win.
         assert!(!first.finish_handshake());
         assert!(second.finish_handshake());
         assert!(open.acquire(here).is_none());
@@ -285,7 +287,7 @@ mod tests {
     fn whoever_begins_many_makes_room_himself() {
         let open = open(4);
         let mut slow = open.acquire(network("192.0.2.1")).expect("room");
-        // As many addresses as he likes, of one network.
+        // A client may have any number of addresses in one network.
         let many: Vec<_> = (0..100)
             .map(|number| open.acquire(network(&format!("2001:db8::{number}"))))
             .collect();

@@ -1,4 +1,4 @@
-//! What clients and operators tell to be answered, on each listener, and what was told instead.
+//! The credentials of the admin listener, the files of all secrets, and the record of wrong secrets.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,19 +13,20 @@ use crate::start_error::StartError;
 use crate::tls::{Certificates, Tls};
 use crate::wrong_secrets::WrongSecrets;
 
-/// Who operates by the admin listener, and which secrets are read again. Those of other listeners are among the settings.
+/// The admin listener's credentials, and the reloaded secrets. The secrets of other listeners are in the settings.
 pub(crate) struct Credentials {
-    /// What an operator has to tell on the admin listener.
+    /// The operators' token on the admin listener.
     pub(crate) admin_token: Option<Secret>,
-    /// By which names the admin listener is reached.
+    /// The host names of the admin listener.
     pub(crate) admin_hosts: AdminHosts,
-    /// What was sent instead of secrets.
+    /// The record of wrong secrets.
     pub(crate) wrong_secrets: WrongSecrets,
-    /// All that is kept in files and read again.
+    /// The reloader of certificates and secrets.
     pub(crate) file_reloader: Arc<FileReloader>,
 }
 
-/// Whether the admin listener is where only this machine reaches it, or somebody has said who may operate.
+/// Checks that only this machine reaches the admin listener, or that a given token or client certificates authenticate
+/// operators.
 pub(crate) fn check_admin_exposure(settings: &Settings) -> Result<(), StartError> {
     let Address::Tcp(address) = settings.admin else {
         return Ok(());
@@ -42,8 +43,8 @@ pub(crate) fn check_admin_exposure(settings: &Settings) -> Result<(), StartError
 }
 
 impl Credentials {
-    /// Makes the operators' token, once it is known where the service listens for them. A service that can't have one serves on:
-    /// nobody is an operator then. The file of a token that was made is removed when that is dropped.
+    /// Loads or generates the operators' token, once the admin listener's address is known. A service without a usable
+    /// token still serves clients, but no operators. The file of a generated token is removed on drop.
     pub(crate) fn load(
         settings: &Settings,
         admin: Option<&Address>,

@@ -1,4 +1,4 @@
-//! What clients are told of a decision, whatever they speak.
+//! The answer to a client about a decision, whatever the protocol.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -14,37 +14,37 @@ use tollgate_http::HeaderDialect;
 
 use crate::settings::ShadowVisibility;
 
-/// What an operator is told whose gift a store couldn't be told of.
+/// The error of an operator's refund or reset while the store is unreachable.
 pub(crate) const STORE_UNREACHABLE: &str =
     "the store can't be asked, so it isn't done, or not everywhere: ask again once it can";
 
-/// What is told of a request that was decided.
+/// The answer to a decided request.
 pub(crate) fn outcome_of_verdict<'a>(verdict: &'a RequestDecision<'a>) -> DecisionAnswer<'a> {
     DecisionAnswer::of(verdict, verdict.denied().is_none())
 }
 
-/// What would be told of a request that was only looked at.
+/// The answer to a peek.
 pub(crate) fn outcome_of_peek<'a>(findings: &'a DecisionDetails<'a>) -> DecisionAnswer<'a> {
     DecisionAnswer::of(findings, findings.decision().is_allowed())
 }
 
-/// Why a request isn't decided, where nothing passes without the store.
+/// The error of a request that a closed limit leaves undecided while the store is unreachable.
 pub(crate) fn store_unreachable_for(limit: &str) -> String {
     format!("the store can't be asked about {limit:?}, and nothing passes without it")
 }
 
-/// What each protocol tells of a decision, in its own words.
+/// The parts of an answer, which each protocol writes in its own format.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct DecisionReport<'a> {
     pub(crate) is_allowed: bool,
-    /// What decided.
+    /// The deciding rule.
     pub(crate) rule: Option<Cow<'a, str>>,
-    /// None if nothing was decided.
+    /// `None` if nothing was decided.
     pub(crate) decision: Option<Decision>,
-    /// Why it was denied, and by which limit of the rule, if one did.
+    /// Why the request was denied, and by which of the rule's limits.
     pub(crate) reason: Option<DenyReason>,
     pub(crate) limited_by: Option<LimitText>,
-    /// Limits in shadow that would have denied what passes, if an operator wants clients to see them.
+    /// Rules in shadow mode that would have denied an allowed request, if clients may see them.
     pub(crate) shadow: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> DecisionReport<'a> {
         }
     }
 
-    /// Where no limit has decided.
+    /// The report where no limit applies.
     pub(crate) fn unlimited(is_allowed: bool) -> Self {
         Self {
             is_allowed,
@@ -74,7 +74,7 @@ impl<'a> DecisionReport<'a> {
         }
     }
 
-    /// The same, to be kept when the verdict is gone.
+    /// An owned report, which outlives the decision.
     pub(crate) fn into_owned(self) -> DecisionReport<'static> {
         DecisionReport {
             rule: self.rule.map(|rule| Cow::Owned(rule.into_owned())),
@@ -87,14 +87,14 @@ impl<'a> DecisionReport<'a> {
     }
 }
 
-/// A limit as a policy says it, `100/m`. Denials may be very many, so it asks for no memory unless it is long.
+/// A limit as a policy writes it, `100/m`. Denials may be very frequent, so only long texts allocate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LimitText(SmallVec<[u8; 40]>);
 
 impl LimitText {
     pub(crate) fn of(limit: &LimitKind) -> Self {
         let mut text = Self::default();
-        // Bytes take whatever is written.
+        // Writing to bytes can't fail.
         let _ = write!(text, "{limit}");
         text
     }
@@ -111,7 +111,7 @@ impl Write for LimitText {
     }
 }
 
-/// The time, for the one dialect that tells it.
+/// The Unix time, for the one dialect whose headers have it.
 pub(crate) fn unix_time_for(dialects: &[HeaderDialect]) -> u64 {
     if dialects.contains(&HeaderDialect::XRateLimit) {
         Wall.now().as_nanos() / 1_000_000_000

@@ -1,4 +1,4 @@
-//! What decides for every protocol: the engine, the keys that bring their limits along, and what requests hold.
+//! Decisions for all protocols: the engine, the keys of `CL.THROTTLE`, and the reservations of requests.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -19,30 +19,31 @@ use crate::reservations::{CapacityExceeded, Reservations, ReservedCapacity};
 use crate::settings::Settings;
 use crate::throttle_keys::{LocalThrottleKeys, StoreThrottleKeys, ThrottleKeys};
 
-/// A store is given so long to answer when nobody asks it anything else.
+/// The timeout of a health check of the store.
 const STORE_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Decides requests, and keeps what they hold.
+/// Decides requests, and keeps their permits and estimates.
 pub(crate) struct Decider<B: CounterStore> {
     pub(crate) engine: Engine<B>,
     pub(crate) throttle_keys: B::Cells,
     pub(crate) reservations: Reservations,
     pub(crate) bounds: RequestBounds,
-    /// How many count apart: limits that come along with a request are divided by it, as those of the policy are.
+    /// The number of replicas that count separately. Limits that a request brings along are divided by it, like those
+    /// of the policy.
     pub(crate) replicas: u32,
-    /// The policy in force, before it was divided.
+    /// The policy in force, before it was divided among replicas.
     undivided_policy: Mutex<Arc<Policy>>,
 }
 
-/// The limits that a service starts with.
+/// The policy's limits at the start.
 pub(crate) struct InitialLimits<B: CounterStore> {
     pub(crate) engine: Engine<B>,
     pub(crate) cells: B::Cells,
-    /// The policy, before it was divided.
+    /// The policy, before it was divided among replicas.
     pub(crate) whole: Policy,
 }
 
-/// So many of those that are refused most are told.
+/// How many of the most denied keys are kept.
 const TOP_DENIED_KEYS: usize = 128;
 
 impl<B: CounterStore> Decider<B> {
@@ -70,9 +71,11 @@ impl<B: CounterStore> Decider<B> {
         }
     }
 
-    /// Puts another policy in force, a part of it if several share its limits: what is lost by that.
+    /// Puts another policy in force; with several replicas, this one's share. Returns notes about what the division
+    /// rounds off.
     pub(crate) fn apply_policy(&self, policy: Policy) -> Result<Vec<String>, PolicyError> {
-        // Locked until it is in force: of two, the one that is told is the one that came last.
+        // The lock is held until the policy is in force, so that the undivided policy belongs to the last reload of two
+        // concurrent ones.
         let mut whole = self
             .undivided_policy
             .lock()
@@ -83,7 +86,7 @@ impl<B: CounterStore> Decider<B> {
         Ok(divided.notes)
     }
 
-    /// The policy in force, before it was divided.
+    /// The policy in force, before it was divided among replicas.
     pub(crate) fn undivided_policy(&self) -> Arc<Policy> {
         let whole = self
             .undivided_policy
@@ -93,22 +96,21 @@ impl<B: CounterStore> Decider<B> {
     }
 }
 
-/// What a backend tells of itself.
+/// A backend's statistics.
 #[derive(Debug, Default)]
 pub(crate) struct BackendStats {
-    /// Where the limits are counted.
+    /// The name of the backend: `memory` or `redis`.
     pub(crate) backend: &'static str,
     pub(crate) tables: Vec<TableStats>,
-    /// Slots that are held now.
+    /// Permits that are held now.
     pub(crate) in_flight: u64,
-    /// All at nothing without a store.
+    /// All zero without a store.
     pub(crate) store: RedisStats,
-    /// Whether the last requests were decided without the store that there is.
+    /// Whether the latest requests were decided by fallback, although there is a store.
     pub(crate) is_fallback_active: bool,
 }
 
-/// On which conditions a request is decided whose answer tells of its limits in these dialects: of all of them, or if
-/// there are none only of the one that decides.
+/// The options of a decision: with header dialects the response lists all limits, without any only the deciding one.
 pub(crate) const fn conditions_for(dialects: &[HeaderDialect]) -> DecideOptions<'static> {
     match dialects {
         [] => DecideOptions::new(),
@@ -116,7 +118,7 @@ pub(crate) const fn conditions_for(dialects: &[HeaderDialect]) -> DecideOptions<
     }
 }
 
-/// Decides where that may take its time.
+/// Decides a request by the path that may wait: for a store, or in a queue.
 async fn decide_async<'f, B: Backend<Error = Infallible>>(
     engine: &Engine<B>,
     facts: &'f Facts<'f>,
@@ -127,7 +129,7 @@ async fn decide_async<'f, B: Backend<Error = Infallible>>(
         .await;
     match verdict {
         Some(verdict) => verdict,
-        // Only said on the condition that some facts alone are known.
+        // The engine returns `None` only if the options restrict which facts are known.
         None => {
             let Ok(verdict) = engine.decide_async(facts).await;
             verdict
@@ -135,25 +137,26 @@ async fn decide_async<'f, B: Backend<Error = Infallible>>(
     }
 }
 
-/// Who answers: memory, or a store.
+/// The backend that counts: memory, or a store.
 pub(crate) trait CounterStore: Backend<Error = Infallible> + Sized + 'static {
-    /// Who keeps keys that bring their limits along.
+    /// The table of keys that bring their limits along (`CL.THROTTLE`).
     type Cells: ThrottleKeys;
 
-    /// It answers at once, if no rule lets requests wait.
+    /// Whether decisions are immediate, unless a rule lets requests wait.
     const IS_LOCAL: bool;
 
-    /// Decides a request whose answer tells of limits in these dialects. It waits where its rule says so.
+    /// Decides a request; `dialects` are the header dialects of its response. It waits where the request's rule permits
+    /// that.
     fn decide<'f>(
         engine: &Engine<Self>,
         facts: &'f Facts<'f>,
         dialects: &[HeaderDialect],
     ) -> impl Future<Output = RequestDecision<'f>> + Send;
 
-    /// What metrics show of it.
+    /// The statistics that metrics show.
     fn backend_stats(&self) -> BackendStats;
 
-    /// Asks whether it is there, as a request would: without an answer in time, why not.
+    /// Checks that the backend answers in time, on the path of a request. The error says why it doesn't.
     fn probe(&self) -> impl Future<Output = Result<(), String>> + Send;
 }
 
@@ -168,7 +171,7 @@ impl<C: Clock + 'static, W: Clock + 'static> CounterStore for Memory<C, W> {
         dialects: &[HeaderDialect],
     ) -> RequestDecision<'f> {
         match dialects {
-            // In a box: few policies let requests wait, and every connection has room for the largest step.
+            // Boxed: few policies let requests wait, and every connection would have room for this large future.
             _ if engine.has_waiting_rules() => {
                 Box::pin(decide_async(engine, facts, dialects)).await
             }
@@ -221,28 +224,29 @@ impl CounterStore for Redis {
 }
 
 impl<B: CounterStore> Decider<B> {
-    /// Decides a request, and keeps what it holds for as long as nobody gives it back. If no more may be held, it is
-    /// not decided: a slot that nobody keeps would be free at once.
+    /// Decides a request, and holds its permits until they are released or expire. If no more may be held, the request
+    /// isn't decided: permits that nobody holds would be free immediately.
     pub(crate) async fn check<'f>(
         &self,
         facts: &'f Facts<'f>,
         dialects: &[HeaderDialect],
     ) -> Result<RequestDecision<'f>, CapacityExceeded> {
+        // Capacity is reserved before the decision, so that most requests without room aren't charged first.
         let room = self.reserve_capacity(Some(facts), None)?;
         let mut verdict = B::decide(&self.engine, facts, dialects).await;
         if let RequestDecision::Allowed(passed) = &mut verdict
             && let Some(permits) = passed.take_permits()
             && let Err(full) = self.hold_permits(&request_key(facts), permits, room)
         {
-            // In a box, as it is rare: every connection has room for the largest step.
+            // Boxed as it is rare: every connection would have room for this large future.
             Box::pin(self.refund_cancelled(facts)).await;
             return Err(full);
         }
         Ok(verdict)
     }
 
-    /// Room for what a request may come to hold by its rules and its trees, before anything is decided; none if there is
-    /// plenty, or it needs none.
+    /// Reserves capacity for the permits of a request, before it is decided. `None` if there is plenty of capacity, or
+    /// no rule and no descriptor limit holds permits.
     #[inline]
     pub(crate) fn reserve_capacity(
         &self,
@@ -260,7 +264,7 @@ impl<B: CounterStore> Decider<B> {
             .transpose()
     }
 
-    /// Keeps what a request holds, for a caller that has no name for it but what it asked.
+    /// Holds the permits of a request without an id; its key stands for it.
     #[cold]
     pub(crate) fn hold_permits(
         &self,
@@ -272,42 +276,43 @@ impl<B: CounterStore> Decider<B> {
             .hold(name, permits, self.bounds.reservation_timeout, room)
     }
 
-    /// Takes back what a request was charged that can't run, and whose permits were cancelled. What others hold isn't
-    /// touched.
+    /// Refunds the charge of a request that can't run, after its permits were cancelled. Other requests' permits are
+    /// untouched.
     #[cold]
     pub(crate) async fn refund_cancelled(&self, facts: &Facts<'_>) {
         let Ok(_) = self.engine.refund_cancelled_async(facts).await;
     }
 
-    /// Gives back what a request like this cost, and ends the oldest that one holds without a name.
+    /// Refunds the cost of such a request, and releases the oldest permits held for its key.
     pub(crate) async fn refund(&self, facts: &Facts<'_>) -> RefundResult {
         let is_dropped = self.reservations.take_oldest(&request_key(facts)).is_some();
         self.refund_charge(facts, is_dropped).await
     }
 
-    /// Gives back what a request like this cost. If its permits were dropped, its estimates have come back.
+    /// Refunds the cost of such a request. If its permits were dropped, their estimates are refunded already.
     pub(crate) async fn refund_charge(&self, facts: &Facts<'_>, is_dropped: bool) -> RefundResult {
-        let Ok(gift) = if is_dropped {
+        let Ok(result) = if is_dropped {
             self.engine.refund_dropped_async(facts).await
         } else {
             self.engine.refund_async(facts).await
         };
-        gift
+        result
     }
 
-    /// Forgets what requests like this have spent.
+    /// Resets the counters that such requests are charged to.
     pub(crate) async fn reset(&self, facts: &Facts<'_>) -> RefundResult {
-        let Ok(gift) = self.engine.reset_request_async(facts).await;
-        gift
+        let Ok(result) = self.engine.reset_request_async(facts).await;
+        result
     }
 }
 
-/// What a request without a name is known by: its facts, in one order whatever order they come in.
+/// The key of a request without an id: its facts in sorted order, so that their order in the request doesn't matter.
 pub(crate) fn request_key(facts: &Facts<'_>) -> Vec<u8> {
     let mut pairs: Vec<_> = facts.iter().collect();
     pairs.sort_unstable();
     let mut name = vec![b'f'];
     for text in pairs.into_iter().flat_map(|(fact, value)| [fact, value]) {
+        // Each text comes with its length, so that different facts can't have the same key.
         name.extend((text.len() as u64).to_le_bytes());
         name.extend(text.as_bytes());
     }

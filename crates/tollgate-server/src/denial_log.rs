@@ -1,4 +1,4 @@
-//! Refusals in the log: a share of them, each with a hash in place of its key, and so many a second at most.
+//! Denials in the log: a random sample, at most a few lines a second, with hashes instead of keys.
 
 use std::cell::Cell;
 use std::fmt::{self, Display};
@@ -17,10 +17,10 @@ use tollgate_engine::warning::Warning;
 
 use crate::log::{Level, Log};
 
-/// All of them.
+/// All denials, in units of [`SampleRate`].
 const FULL_SHARE: u32 = 1_000_000;
 
-/// Which refusals are said in the log.
+/// Which denials are logged.
 ///
 /// ```
 /// use tollgate_server::DenialLog;
@@ -31,9 +31,9 @@ const FULL_SHARE: u32 = 1_000_000;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenialLog {
-    /// How many of them: 1 % unless said otherwise.
+    /// The share of denials that is logged: 1 % by default.
     pub share: SampleRate,
-    /// But never more lines in any second: 10 unless said otherwise. How many were left out is said later.
+    /// The most lines in any second: 10 by default. The number of suppressed lines is logged later.
     pub max_per_second: u32,
 }
 
@@ -46,7 +46,7 @@ impl Default for DenialLog {
     }
 }
 
-/// A part of something, to the ten-thousandth of a percent.
+/// A share with a resolution of a ten-thousandth of a percent.
 ///
 /// ```
 /// use tollgate_server::SampleRate;
@@ -90,20 +90,20 @@ impl Display for SampleRate {
     }
 }
 
-/// Says some of the refusals.
+/// Logs a sample of the denials.
 #[derive(derive_more::Debug)]
 #[debug("Denials {{ share: {:?}, .. }}", SampleRate(*share))]
 pub(crate) struct DenialLogger<C: Clock = Monotonic> {
     log: Log,
     share: u32,
-    /// None if no line may be said.
+    /// `None` if no lines may be written.
     line_limiter: Option<Limiter<C>>,
-    /// Nobody outside knows its seed, and it is another in each process.
+    /// Randomly seeded in each process, so that hashes can't be reversed by guessing keys.
     hasher: RandomState,
     suppressed: AtomicU64,
 }
 
-/// What an engine tells.
+/// The observer of an engine's denials.
 pub(crate) struct DenialObserver<C: Clock = Monotonic>(pub(crate) Arc<DenialLogger<C>>);
 
 impl DenialLogger {
@@ -114,7 +114,7 @@ impl DenialLogger {
 
 impl<C: Clock> DenialLogger<C> {
     fn with_clock(log: Log, wanted: DenialLog, clock: C) -> Self {
-        // A log of each second: no second has more, wherever it begins.
+        // A sliding log bounds every second, wherever it begins.
         let rate = Rate::per_second(u64::from(wanted.max_per_second));
         let pace = Limiter::builder(rate).algorithm(Algorithm::SlidingLog);
         Self {
@@ -157,7 +157,7 @@ impl<C: Clock> DenialLogger<C> {
         self.log.info(what, &said);
     }
 
-    /// Says how many were left out since it was said last, if any were.
+    /// Logs the number of suppressed lines since the last time, if there were any.
     pub(crate) fn log_suppressed(&self) {
         let count = self.suppressed.swap(0, Ordering::Relaxed);
         if count > 0 {
@@ -172,7 +172,7 @@ impl<C: Clock + 'static> Observer for DenialObserver<C> {
         self.0.log_event(event);
     }
 
-    /// A limit that never applies is said whatever share of the refusals is: there is one line for each, in a policy.
+    /// Warnings are logged whatever the sample rate: a policy has at most one for each limit.
     fn on_warning(&self, warning: &Warning) {
         let rule = warning.rule().map_or_else(|| "-".into(), limiter_name);
         let said: [(&str, &dyn Display); 2] = [("rule", &rule), ("why", warning)];
@@ -188,7 +188,7 @@ impl<C: Clock + 'static> Observer for DenialObserver<C> {
     }
 }
 
-/// Whether one of many is chosen, by chance.
+/// A random choice with this probability.
 fn is_sampled(share: u32) -> bool {
     thread_local! {
         static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0_u8) | 1);
@@ -196,7 +196,7 @@ fn is_sampled(share: u32) -> bool {
     if share >= FULL_SHARE {
         return true;
     }
-    // xorshift64*: a line more or less matters to nobody, and this is a few instructions.
+    // xorshift64*: a few instructions, and statistically good enough for a sample.
     let mut state = STATE.get();
     state ^= state >> 12;
     state ^= state << 25;
@@ -236,7 +236,7 @@ mod tests {
     }
 
     impl Said {
-        /// The lines since it was asked last, without their times.
+        /// The lines since the previous call, without their times.
         fn take(&self) -> Vec<String> {
             let bytes = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
             let text = String::from_utf8(bytes).expect("text");

@@ -1,7 +1,8 @@
-//! How a service ends: clients are told to go elsewhere, what was asked is answered, and what isn't over in time is cut.
+//! Graceful shutdown: clients are sent elsewhere, requests in flight are answered, and connections still open at the
+//! timeout are cut.
 //!
-//! Connections look at one notice, whatever is spoken on them. While a service runs that costs them one load, and a look at
-//! where they are written down to be woken when they wait.
+//! All protocols share one shutdown notice. While a service runs, the notice costs a connection one atomic load, and a
+//! check of the waker registration when the connection waits.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -18,22 +19,22 @@ use crate::connection_limit::ListenerConnections;
 use crate::health::{Concern, Health};
 use crate::log::Log;
 
-/// What clients who have just come are given to say what they want, and those of HTTP to ask once more.
+/// The grace period for new clients to send a request, and for idle HTTP clients to send one more.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
-/// A client that was told the end is given so long to close its side: what it sends until then is read, as a reset could
-/// take answers from it that are on their way.
+/// How long a client has to close its side after ours is closed. Its bytes are read meanwhile, as a reset could destroy
+/// answers that are still on their way.
 const LINGER: Duration = Duration::from_millis(500);
-/// So many bytes are read of it meanwhile.
+/// How many bytes are read from the client meanwhile.
 const LINGER_BYTES: usize = 1 << 20;
-/// Whoever still waits is told so long before it is cut, or a quarter of the whole time.
+/// Waiters get an error this long before they are cut, or a quarter of the whole timeout if that is shorter.
 const SHUTDOWN_NOTICE: Duration = Duration::from_secs(1);
-/// What operators' connections are given once all others are over.
+/// The grace period of operators' connections, after all clients' connections have closed.
 const OPERATOR_GRACE: Duration = Duration::from_secs(2);
-/// What is said to a client that waits for an answer that it won't get.
+/// The error of a request that still waits when the service stops.
 pub(crate) const SHUTTING_DOWN: &str =
     "the service ends before it is the request's turn: ask again";
 
-/// How long a service takes to end.
+/// The delays of a graceful shutdown.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,49 +46,49 @@ pub(crate) const SHUTTING_DOWN: &str =
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainSettings {
-    /// Clients are still taken for so long, while probes are told that they should go elsewhere.
+    /// How long new clients are still accepted while health checks already fail, so that load balancers move on.
     pub delay: Duration,
-    /// After that, what was asked has so long to be answered.
+    /// After the delay: how long requests in flight may take.
     pub timeout: Duration,
 }
 
-/// What came of draining.
+/// The outcome of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DrainOutcome {
-    /// Connections that weren't over in time.
+    /// Connections that were still open at the timeout, and were cut.
     pub aborted: usize,
 }
 
-/// How far a service is on its way to the end.
+/// The stages of a shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     #[default]
     Serving,
-    /// Clients should go elsewhere, and are still taken.
+    /// Clients should go elsewhere, but are still accepted.
     Draining,
-    /// No more are taken, and those that are there end as soon as they are answered.
+    /// Listeners are closed. Open connections close as soon as their requests are answered.
     Closing,
-    /// Who still waits is told that there will be no answer.
+    /// Requests that still wait get an error.
     Aborting,
 }
 
-/// Says to all connections of some listeners how far it is. Clones say it to the same.
+/// Sets the stage for all connections of some listeners. Clones share one stage.
 #[derive(Clone, Default)]
 pub(crate) struct ShutdownSignal(watch::Sender<Stage>);
 
-/// What one connection is told of it.
+/// A connection's view of the shutdown stage.
 pub(crate) struct ShutdownNotice {
     stages: watch::Receiver<Stage>,
     stage: Stage,
-    /// The next that is told, once that is waited for.
+    /// Waits for the next change of the stage; created when a connection first waits.
     next_change: Option<StageChange>,
 }
 
-/// Ready when something else is told.
+/// Ready at the next change of the stage.
 type StageChange = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Listeners that end together, with all who came by them.
+/// Listeners that stop together, with all their connections.
 pub(crate) struct ListenerGroup {
     shutdown: ShutdownSignal,
     tasks: JoinSet<()>,
@@ -103,10 +104,10 @@ impl ShutdownSignal {
         *self.0.borrow()
     }
 
-    /// For a connection that begins.
+    /// A notice for a new connection.
     pub(crate) fn notice(&self) -> ShutdownNotice {
         let mut told = self.0.subscribe();
-        // What was told before is new to it.
+        // A stage that was set before the subscription counts as a change.
         told.mark_changed();
         ShutdownNotice {
             stages: told,
@@ -116,20 +117,21 @@ impl ShutdownSignal {
     }
 }
 
-/// Waits until something is told that this hasn't seen.
+/// Waits until the stage changes from the last seen one.
 fn stage_change(told: &watch::Receiver<Stage>) -> StageChange {
     let mut told = told.clone();
-    // It mustn't be put off when a task has done much: whoever waits would be written down nowhere.
+    // Unconstrained: when tokio's coop budget is used up, a constrained future would return without registering its
+    // waker.
     Box::pin(unconstrained(async move {
         if told.changed().await.is_err() {
-            // Nobody is left who could tell.
+            // The sender is gone, so the stage never changes again.
             std::future::pending::<()>().await;
         }
     }))
 }
 
 impl ShutdownNotice {
-    /// How far it is.
+    /// The current stage.
     pub(crate) fn stage(&mut self) -> Stage {
         if self.stages.has_changed().unwrap_or(true) {
             self.stage = *self.stages.borrow_and_update();
@@ -138,7 +140,7 @@ impl ShutdownNotice {
         self.stage
     }
 
-    /// Ready once it is as far as that.
+    /// Ready once the stage is at least `stage`.
     pub(crate) fn poll_stage(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<()> {
         loop {
             if self.stage() >= stage {
@@ -147,14 +149,15 @@ impl ShutdownNotice {
             let next = self
                 .next_change
                 .get_or_insert_with(|| stage_change(&self.stages));
-            // Each time: what is told as this begins to wait wakes it once for nothing, and it has to wait again.
+            // In a loop: a change just before the waker is registered completes the future without a later stage, and
+            // it must wait again.
             if next.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Ready once it is farther than this.
+    /// Ready with the current stage, once it is beyond `stage`.
     pub(crate) fn poll_next_stage(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<Stage> {
         let next = match stage {
             Stage::Serving => Stage::Draining,
@@ -170,12 +173,12 @@ impl ShutdownNotice {
     }
 }
 
-/// Tells a client the end, if it wasn't, and reads what it still sends until it closes its side.
+/// Closes our side of a connection, and reads what the client still sends until it closes its side.
 pub(crate) async fn discard_until_closed(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     notice: &mut ShutdownNotice,
 ) {
-    // It may be told already.
+    // The side may be closed already.
     let _ = timeout(LINGER, stream.shutdown()).await;
     let mut left = LINGER_BYTES;
     let rest = poll_fn(|cx| {
@@ -191,7 +194,7 @@ pub(crate) async fn discard_until_closed(
             }
         }
     });
-    // One that stays is closed anyway.
+    // A client that doesn't close in time is cut anyway.
     let _ = timeout(LINGER, rest).await;
 }
 
@@ -208,7 +211,7 @@ impl ListenerGroup {
         self.shutdown.clone()
     }
 
-    /// Serves a listener, whose connections are counted.
+    /// Serves a listener, whose open connections are counted.
     pub(crate) fn spawn(
         &mut self,
         open: Arc<ListenerConnections>,
@@ -218,7 +221,7 @@ impl ListenerGroup {
         self.tasks.spawn(taking);
     }
 
-    /// Ends all at once.
+    /// Stops all listeners and connections immediately.
     pub(crate) async fn abort(&mut self) {
         self.tasks.shutdown().await;
     }
@@ -231,7 +234,8 @@ impl ListenerGroup {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Closes listeners, lets connections end, and cuts those that don't: how many.
+    /// Closes the listeners, lets connections finish, and cuts those still open at the timeout. Returns how many were
+    /// cut.
     async fn close(&mut self, time: Duration) -> usize {
         self.shutdown.set_stage(Stage::Closing);
         let goodbye = SHUTDOWN_NOTICE.min(time / 4);
@@ -249,7 +253,7 @@ impl ListenerGroup {
 }
 
 impl DrainSettings {
-    /// Ends clients' connections, then operators': they may look on until the others are gone.
+    /// Closes the clients' connections, then the operators': operators can watch until the clients are gone.
     pub(crate) async fn run(
         self,
         clients: &mut ListenerGroup,
@@ -297,7 +301,7 @@ impl Default for DrainSettings {
     }
 }
 
-/// A time as people read it.
+/// A duration in seconds, for the log.
 #[derive(derive_more::Display)]
 #[display("{}s", _0.as_secs_f64())]
 struct Seconds(Duration);

@@ -1,5 +1,5 @@
-//! Certificates and secrets that change while the service runs: their files are read again every few seconds, and when
-//! somebody says so. What can't be used is told, and what was in force before goes on.
+//! Reloads certificates and secrets while the service runs: every few seconds, and on request. If a file can't be used,
+//! that is logged, and the previous content stays in force.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::secret::{self, Secret};
 use crate::settings::Settings;
 use crate::tls::{Certificates, ExpiryWarning};
 
-/// Files are read so often. They are small, and a change may show nowhere but in what they say: Kubernetes changes a
-/// link above them, others rename them, and some file systems tell nobody.
+/// How often files are read. They are small, and a change may show only in their content: Kubernetes swaps a symbolic
+/// link above them, other tools rename them, and some file systems don't notify.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is kept in files, and read again.
+/// The files that are reloaded.
 #[derive(Debug)]
 pub(crate) struct FileReloader {
     log: Log,
@@ -28,7 +28,7 @@ pub(crate) struct FileReloader {
 }
 
 impl FileReloader {
-    /// All that these settings name.
+    /// The files that the settings name.
     pub(crate) fn of(
         settings: &Settings,
         certificates: Option<Arc<Certificates>>,
@@ -36,7 +36,7 @@ impl FileReloader {
     ) -> Self {
         let operators = match &settings.admin_token {
             AdminToken::File(secret) => Some(secret.clone()),
-            // What this process has made nobody else changes.
+            // Nobody else changes a token that this process has generated.
             AdminToken::Disabled | AdminToken::Generated(_) => None,
         };
         let secrets = [
@@ -55,26 +55,26 @@ impl FileReloader {
         }
     }
 
-    /// When the certificate ends, in seconds of the Unix epoch; none if there is none.
+    /// When the certificate expires, in seconds of the Unix epoch; `None` without TLS.
     pub(crate) fn certificate_not_after(&self) -> Option<i64> {
         self.certificates.as_ref()?.not_after()
     }
 
-    /// Says once which files everybody may read.
+    /// Warns about files that everybody may read.
     pub(crate) fn warn_of_open_files(&self) {
         let keys = self.certificates.iter().map(|own| own.key().as_path());
         let files = self.secrets.iter().map(|(_, secret)| secret.file());
         for open in keys.chain(files).filter_map(secret::open_file_warning) {
             self.log.warn(&open, &[]);
         }
-        // Nothing has changed yet, and what should be known of it is said.
+        // The first read changes nothing, but reports expiring certificates.
         let _ = self.reload_files();
     }
 
     /// Reads all files again.
     ///
     /// # Errors
-    /// What can't be used; all else is in force.
+    /// Which files can't be used; all others are in force.
     pub(crate) fn reload_files(&self) -> Result<(), String> {
         let mut wrong = Vec::new();
         if let Some(certificates) = &self.certificates {
@@ -98,7 +98,7 @@ impl FileReloader {
                     self.raise(concern, level, &ending.to_string());
                 }
                 (None, None) => {
-                    // What ended it is told already: other files are in force.
+                    // Not logged: "certificates reloaded" was logged with the files that ended the concern.
                     self.health.clear_concern(concern);
                 }
             }
@@ -126,7 +126,7 @@ impl FileReloader {
         }
     }
 
-    /// Nothing is logged twice.
+    /// Raises a concern, and logs it if its reason is new.
     fn raise(&self, concern: Concern, level: Level, why: &str) {
         if self.health.raise_concern(concern, why).as_deref() != Some(why) {
             self.log.log(level, why, &[]);
@@ -134,7 +134,7 @@ impl FileReloader {
     }
 }
 
-/// Reads them again every few seconds, and on SIGHUP. It ends at once if there are none.
+/// Reloads files every few seconds, and on SIGHUP. It ends immediately if there are no files.
 pub(crate) async fn watch(own: Arc<FileReloader>) {
     if own.certificates.is_none() && own.secrets.is_empty() {
         return;
@@ -151,7 +151,7 @@ pub(crate) async fn watch(own: Arc<FileReloader>) {
             () = told => {}
             () = tokio::time::sleep(RELOAD_INTERVAL) => {}
         }
-        // A file system that doesn't answer mustn't keep clients waiting. The reason is told already.
+        // On a blocking thread, as a hanging file system must not block clients. Errors are reported already.
         let own = Arc::clone(&own);
         let _ = spawn_blocking(move || drop(own.reload_files())).await;
     }

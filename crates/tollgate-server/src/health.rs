@@ -1,4 +1,4 @@
-//! Whether a service should be asked, and if not why.
+//! The health of a service: whether clients should be sent here, and current concerns.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,36 +6,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use derive_more::Display;
 use serde::Serialize;
 
-/// What stands in the way of being ready, or is worth knowing though it doesn't. Each has one source, which says it and
-/// takes it back.
+/// A concern: a reason not to be ready, or a degradation worth knowing. Each concern has one source, which raises and
+/// clears it.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Concern {
-    /// It ends soon: nobody should come any more.
+    /// The service stops soon: clients should go elsewhere.
     Draining,
-    /// The policy that was to be put in force has errors, and the one before goes on.
+    /// The new policy has errors; the previous one stays in force.
     Reload,
-    /// The store can't be asked.
+    /// The store is unreachable.
     Store,
-    /// State can't be saved.
+    /// The state can't be saved.
     State,
-    /// Certificates can't be read again, or are over.
+    /// Certificates can't be reloaded, or have expired.
     Certificate,
-    /// Secrets can't be read again.
+    /// Secrets can't be reloaded.
     Secret,
-    /// Nearly everything is refused.
+    /// Nearly all requests are denied.
     Denials,
-    /// Operators let requests pass limits that are there.
+    /// Operators bypass limits.
     Bypass,
-    /// What was saved couldn't be read at the start: what keys had spent is forgotten.
+    /// Saved state couldn't be read at the start, so what keys had spent is forgotten.
     Restore,
-    /// No more may be held, so requests that would hold something aren't decided.
+    /// The reservation capacity is exhausted, so requests that need permits aren't decided.
     Holds,
 }
 
 impl Concern {
-    /// All that there are.
+    /// All concerns.
     pub(crate) const ALL: [Self; 10] = [
         Self::Draining,
         Self::Reload,
@@ -49,40 +49,40 @@ impl Concern {
         Self::Holds,
     ];
 
-    /// Whether clients should go elsewhere because of it. All others are shown, and it stays ready: a service that
-    /// decides by the policy before, or as the operator chose, is better than none.
+    /// Whether clients should go elsewhere because of it. With any other concern the service stays ready: deciding by
+    /// an old policy or by fallback is better than not deciding.
     pub(crate) const fn is_unready(self) -> bool {
         matches!(self, Self::Draining)
     }
 }
 
-/// What concerns a service has now, each with its reason. Clones are of the same service.
+/// The current concerns of a service, each with its reason. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health(Arc<Mutex<BTreeMap<Concern, String>>>);
 
 impl Health {
-    /// Says why, in place of what was said of it before, which comes back.
+    /// Raises a concern, or replaces its reason. Returns the previous reason.
     pub(crate) fn raise_concern(&self, concern: Concern, why: impl Into<String>) -> Option<String> {
         self.locked().insert(concern, why.into())
     }
 
-    /// It is over. Whether it was there.
+    /// Clears a concern. Returns whether it was raised.
     pub(crate) fn clear_concern(&self, concern: Concern) -> bool {
         self.locked().remove(&concern).is_some()
     }
 
-    /// All that are there.
+    /// All current concerns.
     pub(crate) fn concerns(&self) -> Vec<(Concern, String)> {
         let all = self.locked();
         all.iter().map(|(one, why)| (*one, why.clone())).collect()
     }
 
-    /// Whether clients may come.
+    /// Whether clients should be sent here.
     pub(crate) fn is_ready(&self) -> bool {
         !self.locked().keys().any(|one| one.is_unready())
     }
 
-    /// What a probe is told, as JSON: whether clients may come, and all concerns with their reasons.
+    /// The JSON of a readiness check: the status, and all concerns with their reasons.
     pub(crate) fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct Told<'a> {
@@ -96,7 +96,7 @@ impl Health {
             false => "degraded",
         };
         let told = serde_json::to_string(&Told { status, reasons });
-        // Texts are all that is in it.
+        // Serializing texts can't fail.
         told.unwrap_or_default() + "\n"
     }
 

@@ -1,5 +1,5 @@
-//! Looks after a service from time to time: whether nearly everything is refused, whether operators bypass limits, whether
-//! there is room for what requests hold, and whether its store is there, also if no request asks it.
+//! Periodic health checks: an excess of denials, bypassed limits, exhausted reservations, and the store, also without
+//! requests.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::service::Service;
 use crate::store_events::ProbeResult;
 use crate::telemetry::Telemetry;
 
-/// Between two looks.
+/// The time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// What is looked at of refusals.
+/// The window of the denial rate.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Fewer requests in it say nothing.
+/// Fewer requests than this in the window are no evidence.
 const MIN_REQUESTS: u64 = 100;
-/// From so many percent on, nearly everything is refused.
+/// The percentage of denials that counts as an excess.
 const DENIAL_PERCENT: u64 = 95;
 
-/// What was decided in the last minute.
+/// The decisions of the last minute.
 #[derive(Debug, Default)]
 struct DenialRate(VecDeque<(Instant, RequestCounts)>);
 
-/// Too many of the last minute's requests were refused.
+/// An excess of denials in the last minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ExcessDenials {
     refused: u64,
@@ -37,7 +37,7 @@ struct ExcessDenials {
 }
 
 impl DenialRate {
-    /// Adds what was decided until now: whether nearly everything was refused of late.
+    /// Records the totals so far. Returns the excess of denials in the window, if there is one.
     fn record(&mut self, now: Instant, until_now: RequestCounts) -> Option<ExcessDenials> {
         let Self(looks) = self;
         looks.push_back((now, until_now));
@@ -52,7 +52,7 @@ impl DenialRate {
     }
 }
 
-/// Looks after a service until it is dropped.
+/// Checks the service's health until the task is aborted.
 pub(crate) async fn watch<B: CounterStore>(service: Arc<Service<B>>) {
     let mut ticks = interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -69,7 +69,7 @@ pub(crate) async fn watch<B: CounterStore>(service: Arc<Service<B>>) {
     }
 }
 
-/// Asks the store, for a replica without requests hears neither that it is gone nor that it is back.
+/// Probes the store: a replica without requests would notice neither its failure nor its recovery.
 async fn probe_store<B: CounterStore>(service: &Service<B>) {
     if B::IS_LOCAL {
         return;
@@ -79,7 +79,7 @@ async fn probe_store<B: CounterStore>(service: &Service<B>) {
     let before = monitor.store_probes.at(requests);
     match engine.backend().probe().await {
         Ok(()) => {
-            // Requests that fell back since are told by their own end of it.
+            // A request was decided meanwhile, and its own store events report the recovery.
             if engine.requests() != requests {
                 return;
             }
@@ -99,11 +99,11 @@ async fn probe_store<B: CounterStore>(service: &Service<B>) {
     }
 }
 
-/// How many bypasses are named in one text.
+/// How many bypasses one text names.
 const NAMED: usize = 3;
 
-/// Says which limits operators let requests pass, or that they no longer do. A limit that is bypassed looks as one that
-/// nobody reaches, so this is the only sign of it.
+/// Reports the limits that operators bypass, or that none are bypassed any more. A bypassed limit looks like an
+/// unreached one, so this is the only sign of it.
 pub(crate) fn report_bypasses(orders: &[Override], health: &Health) {
     let is_bypass = |order: &&Override| {
         order.act == OverrideAction::Bypass && order.effect == OverrideStatus::InForce
@@ -124,7 +124,8 @@ pub(crate) fn report_bypasses(orders: &[Override], health: &Health) {
     health.raise_concern(Concern::Bypass, format!("limits are bypassed: {why}"));
 }
 
-/// Says that requests weren't decided since the last look because no more may be held, or that all are again. How many so far.
+/// Reports whether requests weren't decided since the last check for want of reservation capacity. Returns the total so
+/// far.
 fn check_reservations<B: CounterStore>(service: &Service<B>, before: u64) -> u64 {
     let times_full = service.decider.reservations.times_full();
     let most = service.decider.bounds.max_reservations;
@@ -144,16 +145,16 @@ fn check_reservations<B: CounterStore>(service: &Service<B>, before: u64) -> u64
 
 fn report_excess(monitor: &Telemetry, excess: Option<ExcessDenials>) {
     let why = excess.map(|ExcessDenials { refused, all }| {
-        format!("{refused} of the {all} requests of the last minute were refused")
+        format!("{refused} of the {all} requests of the last minute were denied")
     });
     let told = [
-        "nearly everything is refused",
-        "no longer nearly everything is refused",
+        "nearly all requests are denied",
+        "no longer nearly all requests are denied",
     ];
     report(monitor, Concern::Denials, Level::Warn, why, told);
 }
 
-/// Raises a concern if there is a reason, or settles it, and logs that it has begun or is over.
+/// Raises or clears a concern, and logs the change.
 fn report(
     monitor: &Telemetry,
     concern: Concern,

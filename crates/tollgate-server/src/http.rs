@@ -1,4 +1,4 @@
-//! HTTP and JSON: for everything that speaks neither Envoy's protocol nor Redis'.
+//! HTTP and JSON, for every client that speaks neither Envoy's protocol nor Redis'.
 
 mod admin;
 mod body;

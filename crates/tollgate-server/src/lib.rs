@@ -1,4 +1,4 @@
-//! The rate-limit service: Envoy's protocol, HTTP and Redis' on one engine.
+//! The rate-limit service: Envoy's rate-limit protocol, HTTP with JSON, and Redis' protocol (RESP), on one engine.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +59,7 @@ pub use state::{StateOptions, StateStatus, Uptime};
 pub use store_events::StoreEvents;
 pub use tls::Tls;
 
-/// What the front page shows is compiled.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct FrontPage;

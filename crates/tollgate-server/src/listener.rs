@@ -1,4 +1,4 @@
-//! Where clients come in: an address of TCP or a UNIX socket, bound before anything is served.
+//! The listeners' sockets: TCP addresses and UNIX sockets, bound before the first client is served.
 
 use std::fs::{File, Permissions};
 use std::future::poll_fn;
@@ -22,30 +22,30 @@ use crate::drain::{GRACE, ShutdownNotice, Stage};
 use crate::protocol_errors::{ErrorKind, ProtocolErrors};
 use crate::tls::Handshake;
 
-/// As many as wait to be taken, as for TCP.
+/// How many connections wait to be accepted on a UNIX socket: as many as on TCP.
 const BACKLOG: u32 = 1_024;
 
-/// What is listened on.
+/// The socket of a listener.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener, Option<Handshake>),
     Unix(UnixListener, UnixSocketFile),
 }
 
-/// A UNIX socket in the file system.
+/// The file of a UNIX socket.
 #[derive(Debug)]
 pub(crate) struct UnixSocketFile {
     path: PathBuf,
     mode: u32,
-    /// Which file it is, by device and number: another may be there when this one's time is over.
+    /// The device and inode of the file: at shutdown, another process' file may have its place.
     file: Option<(u64, u64)>,
 }
 
-/// A client that came in.
+/// An accepted connection.
 #[derive(Debug)]
 pub(crate) enum Client {
     Tcp(TcpStream),
-    /// One that has to begin with TLS.
+    /// A connection that has to begin with a TLS handshake.
     Tls(TcpStream, Handshake),
     Unix(UnixStream),
 }
@@ -64,7 +64,7 @@ impl Client {
 }
 
 impl Listener {
-    /// Listens there, with TLS or without; none if nowhere. A UNIX socket has no TLS.
+    /// Binds an address, with or without TLS; `None` if the listener is disabled. UNIX sockets have no TLS.
     pub(crate) async fn bind(
         address: &Address,
         tls: Option<Handshake>,
@@ -85,7 +85,7 @@ impl Listener {
         }))
     }
 
-    /// Where it listens in the end.
+    /// The address that is bound, with the port that the system chose for port 0.
     pub(crate) fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener, _) => listener.local_addr().map(Address::Tcp),
@@ -115,11 +115,12 @@ impl Listener {
         }
     }
 
-    /// One that waits to be taken: an error if none does. It asks the system, which knows of clients that this process
-    /// wasn't told of yet.
+    /// Accepts a pending connection without waiting; an error if there is none. It calls the system directly, because
+    /// the runtime may not have been notified of the latest connections yet.
     fn accept_now(&self) -> io::Result<Client> {
         match self {
             Self::Tcp(listener, tls) => {
+                // A duplicate of the descriptor, as the runtime owns the original.
                 let listener = listener.as_fd().try_clone_to_owned()?;
                 let (stream, _) = std::net::TcpListener::from(listener).accept()?;
                 stream.set_nonblocking(true)?;
@@ -137,7 +138,7 @@ impl Listener {
 
 impl Client {
     fn by_tcp(stream: TcpStream, tls: Option<&Handshake>) -> io::Result<Self> {
-        // Answers are written whole; to wait for more would only delay them.
+        // Responses are written whole, so Nagle's algorithm would only delay them.
         stream.set_nodelay(true)?;
         Ok(match tls {
             None => Self::Tcp(stream),
@@ -146,7 +147,7 @@ impl Client {
     }
 }
 
-/// Binds a socket that nobody can connect to before it has its mode: until it listens, everybody is refused.
+/// Binds a socket that nobody can connect to before its mode is set: until it listens, the system rejects connections.
 fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
     socket.bind(path)?;
@@ -164,19 +165,19 @@ impl Drop for Listener {
             && file.is_some()
             && *file == file_identity(path)
         {
-            // Whoever starts next removes what is left.
+            // The next start removes a file that stays.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Which file is there.
+/// The identity of a file: its device and inode.
 fn file_identity(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }
 
-/// A socket that nobody listens on was left by a process that is gone.
+/// Removes the socket of a process that is gone. A rejected connection shows that nobody listens on it.
 async fn remove_if_dead(path: &Path) -> io::Result<()> {
     let is_socket = std::fs::symlink_metadata(path)
         .is_ok_and(|found| std::os::unix::fs::FileTypeExt::is_socket(&found.file_type()));
@@ -191,18 +192,18 @@ async fn remove_if_dead(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a listener needs to take clients.
+/// The settings and counters by which a listener accepts clients.
 pub(crate) struct AcceptSettings {
     pub(crate) open: Arc<ListenerConnections>,
-    /// What a client is told that is one too many.
+    /// The answer to a client beyond the connection limit.
     pub(crate) full_answer: &'static [u8],
     pub(crate) notice: ShutdownNotice,
     pub(crate) protocol: Protocol,
     pub(crate) errors: Arc<ProtocolErrors>,
 }
 
-/// Takes clients, each in a task of its own, until the service closes; then waits until all are gone. One beyond the most
-/// is told so and sent away.
+/// Accepts clients, each in a task of its own, until the service closes; then waits until all tasks have ended. A
+/// client beyond the connection limit gets `full_answer`, and its connection is closed.
 pub(crate) async fn accept_clients<F>(
     listener: Listener,
     taking: AcceptSettings,
@@ -217,13 +218,13 @@ pub(crate) async fn accept_clients<F>(
         protocol,
         errors,
     } = taking;
-    let refused = |peer, why: &str| {
+    let rejected = |peer, why: &str| {
         errors
             .source(protocol, peer)
             .record(ErrorKind::Rejected, &why)
     };
     let mut spare = SpareDescriptor::default();
-    // Those who are served end with this.
+    // The tasks of the accepted clients: dropping the set aborts them.
     let mut served = JoinSet::new();
     loop {
         let accepted = poll_fn(|cx| match notice.poll_stage(cx, Stage::Closing) {
@@ -236,18 +237,18 @@ pub(crate) async fn accept_clients<F>(
             Some(Ok(client)) => match open.acquire(client.peer().network()) {
                 Some(place) if !spare.is_used() => drop(served.spawn(serve(client, place))),
                 Some(_) => {
-                    refused(client.peer(), "no file descriptor is left");
+                    rejected(client.peer(), "no file descriptor is left");
                     reject_client(client, full).await;
                     spare.reopen();
                 }
                 None => {
-                    refused(client.peer(), "as many connections as may be are open");
+                    rejected(client.peer(), "the connection limit is reached");
                     reject_client(client, full).await;
                 }
             },
-            // What the spare leaves is for the one that waits, who is told so.
+            // The descriptor of the spare lets the next pass accept the pending client, which then gets `full_answer`.
             Some(Err(error)) if is_out_of_descriptors(&error) && spare.release() => {}
-            // A client that left again, or nothing is left at all: others may still come.
+            // The client has left already, or no descriptor is free at all. A short pause, then other clients may come.
             Some(Err(_)) => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 spare.reopen();
@@ -255,7 +256,7 @@ pub(crate) async fn accept_clients<F>(
             None => break,
         }
     }
-    // Who is connected already was promised an answer: the system would reset them.
+    // Clients in the backlog see an open connection. The system would reset them when the listener closes.
     while let Ok(client) = listener.accept_now()
         && let Some(place) = open.acquire(client.peer().network())
     {
@@ -263,13 +264,15 @@ pub(crate) async fn accept_clients<F>(
     }
     drop(listener);
     let mut wait_until_empty = pin!(async { while served.join_next().await.is_some() {} });
+    // Handshakes get the grace period; then they are aborted, and only served connections are waited for.
     if timeout(GRACE, wait_until_empty.as_mut()).await.is_err() {
         open.abort_handshakes();
         wait_until_empty.await;
     }
 }
 
-/// A descriptor that is kept for a client who comes when all others are taken: to be told, not to hang.
+/// A file descriptor in reserve for a client that connects when all others are in use: it gets an answer instead of
+/// hanging.
 struct SpareDescriptor(Option<File>);
 
 impl Default for SpareDescriptor {
@@ -283,7 +286,7 @@ impl SpareDescriptor {
         self.0.is_none()
     }
 
-    /// Frees it; no if it was free already.
+    /// Closes the spare descriptor; `false` if it was closed already.
     fn release(&mut self) -> bool {
         self.0.take().is_some()
     }
@@ -301,12 +304,12 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     own.iter().any(|one| code == Some(one.raw_os_error()))
 }
 
-/// Tells a client that there are too many, if it listens at once.
+/// Writes the rejection to a client, if its socket takes it within milliseconds.
 async fn reject_client(client: Client, full: &'static [u8]) {
     let wait = Duration::from_millis(10);
     match client {
         Client::Tcp(mut stream) => drop(timeout(wait, stream.write_all(full)).await),
-        // Whoever speaks TLS would understand nothing.
+        // A client that starts with a TLS handshake can't read plain bytes.
         Client::Tls(..) => {}
         Client::Unix(mut stream) => drop(timeout(wait, stream.write_all(full)).await),
     }

@@ -1,4 +1,5 @@
-//! All listeners of a service: bound before anything is served, and each with sessions that speak its protocol.
+//! All listeners of a service, each with the sessions of its protocol. They are bound before the first client is
+//! served.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,12 +19,12 @@ use crate::start_error::StartError;
 use crate::tls::{Certificates, Handshake};
 use crate::{http, resp, rls};
 
-/// What a client is told that is one too many.
+/// The answers to a client beyond the connection limit.
 const RESP_FULL: &[u8] = b"-ERR max number of clients reached\r\n";
 const HTTP_FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\nretry-after: 1\r\n\r\n";
 
-/// All listeners; none where it doesn't listen.
+/// All bound listeners; `None` for each that is disabled.
 pub(crate) struct Listeners {
     http: Option<Listener>,
     grpc: Option<Listener>,
@@ -48,7 +49,7 @@ impl Listeners {
         })
     }
 
-    /// Where they are.
+    /// The addresses of the listeners.
     pub(crate) fn addresses(&self) -> Addresses {
         let address = |listener: &Option<Listener>| listener.as_ref()?.address().ok();
         Addresses {
@@ -61,7 +62,7 @@ impl Listeners {
         }
     }
 
-    /// Serves those who come: clients, and then those who operate.
+    /// Starts to serve: the first group has the clients' listeners, the second the operators'.
     pub(crate) fn serve<B: CounterStore>(
         self,
         service: &Arc<Service<B>>,
@@ -103,7 +104,8 @@ impl Listeners {
     }
 }
 
-/// Says so if not even one listener may have as many connections as the settings allow: they share what there is.
+/// Warns if a listener may not have the configured number of connections: all clients' listeners share the file
+/// descriptors.
 fn warn_of_few_descriptors<B: CounterStore>(service: &Service<B>, descriptors: DescriptorLimit) {
     let wanted = service.decider.bounds.max_connections;
     let granted = descriptors.for_clients();
@@ -119,14 +121,14 @@ fn warn_of_few_descriptors<B: CounterStore>(service: &Service<B>, descriptors: D
     }
 }
 
-/// How many connections a listener may have.
+/// The bounds on a listener's connections.
 struct ConnectionBounds {
-    /// With others together.
+    /// Shared with the other listeners of its group.
     shared: Arc<SharedConnections>,
     most: usize,
 }
 
-/// Which listener serves clients of a service.
+/// A listener's protocol, connection bounds and service.
 struct ListenerContext<'a, B: CounterStore> {
     protocol: Protocol,
     room: &'a ConnectionBounds,
@@ -134,7 +136,7 @@ struct ListenerContext<'a, B: CounterStore> {
 }
 
 impl<B: CounterStore> ListenerContext<'_, B> {
-    /// What the listener needs to take clients, whose connections are counted from now on.
+    /// The settings by which the listener accepts clients. Its connections are counted from now on.
     fn accept_settings(&self, listener: &Listener, closing: &ShutdownSignal) -> AcceptSettings {
         let monitor = &self.service.monitor;
         let most = self
@@ -170,7 +172,7 @@ async fn bind(
     })
 }
 
-/// Serves those who come by this listener, each by a session of its own.
+/// Serves the clients of a listener, each by a session of its own.
 fn serve<B: CounterStore, T: ServeConnection>(
     group: &mut ListenerGroup,
     listener: Option<Listener>,
@@ -186,7 +188,7 @@ fn serve<B: CounterStore, T: ServeConnection>(
         let errors = service.monitor.errors.source(protocol, peer);
         let mut session = session(Arc::clone(&service), peer, errors);
         async move {
-            // Whoever broke it off isn't told.
+            // An I/O error means that the client has disconnected: there is nobody to report it to.
             let _ = match client {
                 Client::Tcp(stream) => session.serve(stream, notice).await,
                 Client::Tls(stream, tls) => {

@@ -1,4 +1,4 @@
-//! What a service says of itself while it runs: one line an event, as text or JSON, from a level on that can change.
+//! The service's log: one line for each event, as text or JSON, from a level on that can change.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write};
@@ -16,22 +16,22 @@ mod queue;
 
 use queue::LineQueue;
 
-/// How much an event matters. Those below the level of a [`HitLog`] aren't written.
+/// The severity of an event. Events below the level of a [`Log`] aren't written.
 #[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq, PartialOrd, Ord)]
 #[display(rename_all = "lowercase")]
 pub enum Level {
-    /// Something is broken, and somebody should look.
+    /// Something is broken, and an operator should act.
     Error,
-    /// Something may not be meant, or will break.
+    /// Something may be a mistake, or will break.
     #[display("warning")]
     Warn,
     /// Something changed.
     Info,
-    /// What was decided, and other things that there are many of.
+    /// Single decisions, and other frequent events.
     Debug,
 }
 
-/// How lines are written.
+/// The format of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people: `2026-11-16T17:08:10.250Z info: policy reloaded rules=3`.
@@ -41,7 +41,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Where a service says what happens to it. Clones say it to the same place.
+/// The log of a service. Clones write to the same output.
 ///
 /// ```
 /// use tollgate_server::{Level, Log, LogFormat};
@@ -61,23 +61,23 @@ struct LogInner {
     out: LogOutput,
 }
 
-/// Where lines go.
+/// The output of lines.
 enum LogOutput {
     Writer(Mutex<Box<dyn Write + Send>>),
-    /// To a thread that writes them.
+    /// A queue to a thread that writes them.
     Queue(LineQueue),
 }
 
 impl Log {
-    /// Writes to this from [`Level::Info`] on. Each line is one write.
+    /// Writes events from [`Level::Info`] on to `out`. Each line is one write.
     pub fn to_writer(out: impl Write + Send + 'static, form: LogFormat) -> Self {
         Self::new(LogOutput::Writer(Mutex::new(Box::new(out))), form)
     }
 
-    /// The same for what may block, as a pipe that nobody reads does: lines are written by a thread of its own. If more
-    /// than a megabyte waits, lines are left out, and the reader is told how many.
+    /// The same for outputs that may block, such as a pipe that nobody reads: a thread of its own writes the lines.
+    /// When more than a megabyte waits, further lines are dropped, and their number is logged.
     ///
-    /// # Errors
+    /// The system can't start a thread.
     /// The system has no thread for it.
     ///
     /// ```
@@ -107,24 +107,24 @@ impl Log {
         }))
     }
 
-    /// Says nothing.
+    /// A log that writes nothing.
     pub fn disabled() -> Self {
         Self::to_writer(io::sink(), LogFormat::Text)
     }
 
-    /// Writes events of this level and above from now on.
+    /// Sets the lowest severity that is written.
     pub fn set_level(&self, level: Level) {
-        // Nothing else depends on it.
+        // Relaxed: nothing else depends on it.
         self.0.level.store(level as u8, Ordering::Relaxed);
     }
 
-    /// The level from which on events are written.
+    /// The lowest severity that is written.
     pub fn level(&self) -> Level {
         let all = [Level::Error, Level::Warn, Level::Info, Level::Debug];
         all[usize::from(self.0.level.load(Ordering::Relaxed))]
     }
 
-    /// Lines that were left out, because more waited than there is room for.
+    /// The number of lines dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         match &self.0.out {
             LogOutput::Queue(queue) => queue.dropped(),
@@ -132,36 +132,36 @@ impl Log {
         }
     }
 
-    /// Waits until all that was said is written, but no longer than this: before the process ends.
+    /// Waits until all lines are written, at most for `within`. To be called before the process ends.
     pub fn drain(&self, within: Duration) {
         if let LogOutput::Queue(queue) = &self.0.out {
             queue.drain(within);
         }
     }
 
-    /// Says that something happened, with what is known of it.
+    /// Logs an event with its fields.
     pub fn log(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
         if level <= self.level() {
             self.write(level, event, fields);
         }
     }
 
-    /// Says what operators have to mend.
+    /// Logs an error, which operators must fix.
     pub fn error(&self, event: &str, fields: &[(&str, &dyn Display)]) {
         self.log(Level::Error, event, fields);
     }
 
-    /// Says what operators should look at.
+    /// Logs a warning, which operators should look at.
     pub fn warn(&self, event: &str, fields: &[(&str, &dyn Display)]) {
         self.log(Level::Warn, event, fields);
     }
 
-    /// Says what operators may want to know.
+    /// Logs an event that operators may want to know.
     pub fn info(&self, event: &str, fields: &[(&str, &dyn Display)]) {
         self.log(Level::Info, event, fields);
     }
 
-    /// Writes down what somebody has changed, at whatever level.
+    /// Logs an operator's change, whatever the level.
     pub(crate) fn record(&self, event: &str, fields: &[(&str, &dyn Display)]) {
         self.write(Level::Info, event, fields);
     }
@@ -172,14 +172,14 @@ impl Log {
             LogOutput::Queue(queue) => queue.push(line),
             LogOutput::Writer(out) => {
                 let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-                // A service runs on if nobody reads what it says.
+                // A failed write must not stop the service.
                 let _ = out.write_all(&line).and_then(|()| out.flush());
             }
         }
     }
 }
 
-/// Text with spaces: in quotes in a line of text, and as it is in JSON, which has quotes of its own.
+/// Text with spaces: quoted in text lines, and plain in JSON, which has quotes of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Quoted(pub(crate) String);
 
@@ -193,7 +193,7 @@ impl Display for Quoted {
     }
 }
 
-/// One line, with its end.
+/// Formats one line, with its end.
 fn format_line(
     form: LogFormat,
     level: Level,
@@ -210,17 +210,17 @@ fn format_line(
 fn current_time() -> impl Display {
     let millis = Wall.now().as_nanos() / 1_000_000;
     let time = i64::try_from(millis).map(Timestamp::from_millisecond);
-    // No clock shows a time that isn't one.
+    // Times out of range can't come from a clock.
     let time = time.ok().and_then(Result::ok).unwrap_or_default();
     time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ")
 }
 
-/// A time of the wall clock, as everybody writes it.
+/// A time of the wall clock in RFC 3339.
 pub(crate) fn format_time(at: tollgate::Timestamp) -> String {
     format_unix_seconds(i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX))
 }
 
-/// A time in seconds since 1970, as logs and answers write it.
+/// Seconds since 1970 in RFC 3339, as logs and responses have them.
 pub(crate) fn format_unix_seconds(seconds: i64) -> String {
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
@@ -228,10 +228,10 @@ pub(crate) fn format_unix_seconds(seconds: i64) -> String {
 fn format_text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
     let mut line = format!("{} {level}: {event}", current_time());
     for (name, value) in fields {
-        // Writing to a text doesn't fail.
+        // Writing to a string can't fail.
         let _ = write!(line, " {name}={value}");
     }
-    // Whatever a field holds, a line is one line, and does nothing to a terminal.
+    // Control characters in fields must neither end the line nor control a terminal.
     let mut line = line.replace(char::is_control, " ").into_bytes();
     line.push(b'\n');
     line
@@ -246,7 +246,7 @@ fn format_json(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Ve
     let fields = fields.iter();
     let fields = fields.map(|(name, value)| (*name, format!("{value:#}")));
     let mut line = Vec::new();
-    // Nothing fails to be written to bytes.
+    // Writing to a `Vec` can't fail.
     let _ = Serializer::new(&mut line).collect_map(known.into_iter().chain(fields));
     line.push(b'\n');
     line

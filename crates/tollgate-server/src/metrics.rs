@@ -1,7 +1,7 @@
-//! `/metrics`: all that is counted, read when somebody asks. To count is the business of others.
+//! `/metrics`: all counters and gauges, read at each scrape. Other modules count.
 //!
-//! No label is what a client has sent. Limiters are as many as are counted by name, and all other labels are words of
-//! this program, so the number of series is bounded, whatever comes: `docs/reference/metrics.md` has the sum.
+//! No label has a text from clients. The number of limiters with names is bounded, and all other labels are constants
+//! of this program, so the number of series is bounded: `docs/reference/metrics.md` has the sum.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use crate::throttle_keys::ThrottleKeys;
 
 mod collect;
 
-/// How the text is written.
+/// The exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsFormat {
-    /// As Prometheus has always read it.
+    /// Prometheus' text format.
     Classic,
-    /// For those who say that they want it.
+    /// OpenMetrics, on request.
     OpenMetrics,
 }
 
 impl MetricsFormat {
-    /// The one that is asked for by `Accept`.
+    /// The format that the `Accept` header asks for.
     pub(crate) fn negotiate(accept: Option<&[u8]>) -> Self {
         let types = accept.unwrap_or_default().split(|byte| *byte == b',');
         let mut names = types.filter_map(|one| one.split(|byte| *byte == b';').next());
@@ -46,7 +46,7 @@ impl MetricsFormat {
         }
     }
 
-    /// Its `Content-Type`.
+    /// The format's `Content-Type`.
     pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
@@ -55,31 +55,31 @@ impl MetricsFormat {
     }
 }
 
-/// What one limiter allows.
+/// The capacity of one limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct LimiterCapacity {
-    /// A second, in the long run: the lowest of its rates.
+    /// Tokens a second in the long run: the lowest of its rates.
     rate: Option<f64>,
-    /// At once: the least of its bursts, totals and slots.
+    /// The most tokens at one moment: the least of its bursts, quotas and concurrency limits.
     burst: Option<u64>,
-    /// What it finds at present, if it adapts.
+    /// The state of its adaptive limit.
     adaptive: Option<AdaptiveState>,
-    /// Whether none of its first hundred requests had its key, though the policy doesn't say that they may pass; none of what
-    /// has no key.
+    /// Whether all of its first hundred requests lacked its key, unless the policy sets `on_missing_key: pass`; `None`
+    /// for limiters without a key.
     never_finds_its_key: Option<bool>,
 }
 
-/// What is read of a service when somebody asks.
+/// A scrape of a service.
 #[derive(derive_more::Debug)]
 #[debug("Scrape")]
 pub(super) struct Scrape<B: CounterStore>(Arc<Service<B>>);
 
-/// All metrics of a service, as text. It looks at all keys, so it is for a thread that serves nobody.
+/// Renders all metrics as text. It visits all keys, so it must run on a blocking thread.
 pub(crate) fn render<B: CounterStore>(service: Arc<Service<B>>, form: MetricsFormat) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape(service)));
     let mut text = String::new();
-    // Writing to a text doesn't fail.
+    // Writing to a string can't fail.
     let _ = encode(&mut text, &registry);
     match form {
         MetricsFormat::OpenMetrics => text,
@@ -87,14 +87,14 @@ pub(crate) fn render<B: CounterStore>(service: Arc<Service<B>>, form: MetricsFor
     }
 }
 
-/// What the backend tells, with the keys of `CL.THROTTLE`.
+/// The backend's statistics, with the table of `CL.THROTTLE` keys.
 fn backend_stats<B: CounterStore>(service: &Service<B>) -> BackendStats {
     let engine = &service.decider.engine;
     let mut stats = engine.backend().backend_stats();
     stats
         .tables
         .push(service.decider.throttle_keys.table_stats());
-    // Who asked the store while no request was decided knows better.
+    // A probe of the store since the latest request knows better than that request.
     match service.monitor.store_probes.at(engine.requests()) {
         ProbeResult::Answers => stats.is_fallback_active = false,
         ProbeResult::Missing => stats.is_fallback_active = true,
@@ -103,7 +103,7 @@ fn backend_stats<B: CounterStore>(service: &Service<B>) -> BackendStats {
     stats
 }
 
-/// How many orders of each kind are in force.
+/// The number of overrides in force, by kind.
 fn count_overrides<B: CounterStore>(engine: &Engine<B>) -> [(&'static str, u64); 3] {
     let orders = engine.overrides();
     let in_force = |kind: &str| {
@@ -114,7 +114,7 @@ fn count_overrides<B: CounterStore>(engine: &Engine<B>) -> [(&'static str, u64);
     ["block", "bypass", "limit"].map(|kind| (kind, in_force(kind)))
 }
 
-/// What each limiter allows that is counted by name. Several of one name are told as one: the strictest.
+/// The capacities of the limiters with names. Several limiters of one name show the strictest.
 fn limiter_capacities<B: CounterStore>(
     engine: &Engine<B>,
     tallies: &[LimiterCounts],
@@ -148,16 +148,16 @@ fn limiter_capacities<B: CounterStore>(
     all
 }
 
-/// Nanoseconds as Prometheus counts time.
+/// Nanoseconds as seconds, the unit of Prometheus.
 #[allow(clippy::cast_precision_loss)] // Below 2^53 nanoseconds it is exact, and nobody asks for more.
 fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-/// What is written in OpenMetrics, as Prometheus read it before: counters are named in full there, and there is no end.
+/// Converts OpenMetrics to Prometheus' text format, which names counters in full in the head, and has no end marker.
 fn to_classic(open: &str) -> String {
     let mut classic = String::with_capacity(open.len());
-    // Of the metric that begins, until its type is known.
+    // The help text of the current metric, until its type is known.
     let mut help = "";
     for line in open.lines() {
         if line.starts_with("# UNIT ") || line == "# EOF" {

@@ -1,4 +1,4 @@
-//! Who may operate a service on its admin listener: whoever tells its token, by a name that is the listener's own.
+//! Authentication on the admin listener: a token, and the host names by which the listener may be addressed.
 
 mod admin_hosts;
 mod admin_token;

@@ -1,7 +1,7 @@
-//! Puts the policy's file in force again: when it changes, on a signal, or because an operator asks.
+//! Reloads the policy: when its file changes, on a signal, or on an operator's request.
 //!
-//! What can't be read or put in force changes nothing: the policy before stays, and the reason is in the log, among the
-//! concerns, and counted. Reading and compiling block, so whoever calls is no thread that serves.
+//! A failed reload changes nothing: the previous policy stays in force, and the reason is logged, counted and reported
+//! as a concern. Reading and compiling block, so reloads never run on a thread that serves.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -16,50 +16,50 @@ use tollgate_engine::{LoadError, LoadedPolicy, Policy, PolicyError};
 use crate::health::{Concern, Health};
 use crate::log::Log;
 
-/// Whether the policy's file is looked after while it is in force.
+/// Whether the policy file is watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyWatch {
-    /// A change is put in force at once.
+    /// A change is put in force immediately.
     #[default]
     On,
-    /// It is read when somebody says so.
+    /// The file is read again only on request.
     Off,
 }
 
-/// What has a policy in force, whatever keeps its counts: for signals, watchers and operators, who change it.
+/// A service whose policy can be replaced, whatever its backend.
 pub(crate) trait Reloadable: Send + Sync {
-    /// Puts another policy in force, a part of it if several share its limits.
+    /// Puts another policy in force; with several replicas, this one's share.
     fn put_in_force(&self, policy: Policy) -> Result<(), PolicyError>;
 
-    /// The policy in force: of several that share its limits, this one's part.
+    /// The policy in force; with several replicas, this one's share.
     fn policy(&self) -> Arc<Policy>;
 
-    /// The policy in force, as it was given: all of it, if several share its limits.
+    /// The policy in force, before it was divided among replicas.
     fn whole_policy(&self) -> Arc<Policy>;
 
     fn reloader(&self) -> &Reloader;
 }
 
-/// Where the policy comes from, and what came of reading it again.
+/// The policy's file, and the outcome of reloads.
 #[derive(Debug)]
 pub(crate) struct Reloader {
     log: Log,
     health: Health,
-    /// None if no file has it.
+    /// `None` if the policy is from no file.
     path: Option<PathBuf>,
-    /// What was read last. It is locked while somebody reads, so that what was read last is in force.
+    /// The fingerprint of the latest read. Locked during a reload, so that the policy in force is the latest one read.
     last: Mutex<Option<u64>>,
     counts: Mutex<ReloadCounts>,
 }
 
-/// How often what came of it.
+/// The number of reloads, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct ReloadCounts {
     /// Another policy was put in force.
     pub(crate) ok: u64,
-    /// The policy before stayed, because of an error.
+    /// The previous policy stayed in force, because of an error.
     pub(crate) rejected: u64,
-    /// The file says what is in force already.
+    /// The file has the policy that is in force already.
     pub(crate) unchanged: u64,
 }
 
@@ -74,7 +74,7 @@ impl Reloader {
         }
     }
 
-    /// How often it was done, by what came of it.
+    /// The number of reloads, by outcome.
     pub(crate) fn counts(&self) -> ReloadCounts {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -82,16 +82,16 @@ impl Reloader {
     /// What a reload would change.
     ///
     /// # Errors
-    /// Why the file can't be put in force, as far as that is known before it is.
+    /// Why the file can't be put in force, as far as that is known before.
     pub(crate) fn preview(&self, service: &dyn Reloadable) -> Result<PolicyDiff, String> {
         let read = self.read_policy()?.map_err(|rejected| rejected.summary())?;
         Ok(PolicyDiff::new(&service.whole_policy(), &read.policy))
     }
 
-    /// Reads the file and puts it in force, for somebody who is named in the log.
+    /// Reads the file and puts it in force. `from` names the caller in the log.
     ///
     /// # Errors
-    /// Why the policy before stays in force.
+    /// Why the previous policy stays in force.
     pub(crate) fn reload(
         &self,
         service: &dyn Reloadable,
@@ -106,10 +106,10 @@ impl Reloader {
         self.apply_reload(service, from, read)
     }
 
-    /// Looks after the file from now on, if there is one.
+    /// Watches the file from now on, if there is one.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// The system can't start a thread.
     pub(crate) fn watch(service: &Arc<dyn Reloadable>) -> std::io::Result<Option<FileWatcher>> {
         let Some(root) = service.reloader().path.clone() else {
             return Ok(None);
@@ -129,7 +129,7 @@ impl Reloader {
                     .upgrade()
                     .map(|own| own.reloader().reload_if_changed(&*own));
                 match looked {
-                    // Nothing tells of a descriptor that is free again.
+                    // Nothing notifies of a free file descriptor, so the read is repeated after a while.
                     Some(Err(OutOfDescriptors)) => std::thread::park_timeout(RETRY_AFTER),
                     Some(Ok(files)) => return [vec![root.clone()], files].concat(),
                     None => return vec![root.clone()],
@@ -139,7 +139,7 @@ impl Reloader {
         FileWatcher::start(first, read).map(Some)
     }
 
-    /// Puts the file in force if it says something else than when it was read last; which files that are.
+    /// Puts the file in force if it differs from the latest read. Returns the files to watch.
     fn reload_if_changed(
         &self,
         service: &dyn Reloadable,
@@ -157,7 +157,7 @@ impl Reloader {
         let files = sources.iter().map(|source| PathBuf::from(source.name()));
         let files = files.collect();
         let before = last.replace(now);
-        // At first nobody knows whether it has changed since it was put in force.
+        // Before the first read nobody knows whether the file has changed since it was put in force.
         let is_same = |read: &LoadedPolicy| {
             let diff = PolicyDiff::new(&service.whole_policy(), &read.policy);
             diff.is_empty()
@@ -167,7 +167,7 @@ impl Reloader {
             (before, _) => before == Some(now),
         };
         if !is_known {
-            // Who wants to know why looks at the log.
+            // The error is in the log.
             let is_retryable = read.as_ref().is_err_and(LoadError::is_retryable);
             let _ = self.apply_reload(service, "file watch", read);
             if is_retryable {
@@ -178,7 +178,7 @@ impl Reloader {
         Ok(files)
     }
 
-    /// Puts a policy in force, and says what came of it.
+    /// Puts a policy in force, and records the outcome.
     fn apply_reload(
         &self,
         service: &dyn Reloadable,
@@ -188,7 +188,7 @@ impl Reloader {
         let read = read.map_err(|rejected| rejected.summary());
         let put = read.and_then(|read| {
             let diff = PolicyDiff::new(&service.whole_policy(), &read.policy);
-            // Also if nothing else is told of it: what is in force then stands where the file says.
+            // Also if the policy is unchanged: positions in the new file replace the old ones.
             let put = service.put_in_force(read.policy);
             put.map_err(|error| error.to_string())?;
             Ok((diff, read.warnings.len()))
@@ -221,7 +221,7 @@ impl Reloader {
         put.map(|(diff, _)| diff)
     }
 
-    /// What the file says.
+    /// Reads the file.
     fn read_policy(&self) -> Result<Result<LoadedPolicy, LoadError>, String> {
         let Some(path) = &self.path else {
             return Err("the policy in force is from no file".to_owned());
@@ -233,5 +233,5 @@ impl Reloader {
 /// The file couldn't be read for want of file descriptors.
 struct OutOfDescriptors;
 
-/// How long until it is tried again.
+/// The pause before the next attempt.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
-//! What can be known of a start without one: whether addresses are free, certificates hold, and state can be kept.
+//! Checks before a start: whether addresses are free, certificates are valid, and state can be kept.
 //!
-//! Nothing is served meanwhile, and nothing is left behind: an address is bound but not listened on, so no client is
-//! taken by mistake, and a folder gets a file that is removed at once.
+//! The checks serve nothing and leave nothing behind: an address is bound but not listened on, so that no client
+//! connects by mistake, and a test file in a folder is removed immediately.
 
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io;
@@ -19,7 +19,7 @@ use crate::start_error::StartError;
 use crate::state;
 use crate::tls::{Certificates, ExpiryWarning, Tls};
 
-/// What was found that a service can start with.
+/// The outcome of a check that permits a start.
 ///
 /// ```
 /// use tollgate_server::preflight::CheckOutcome;
@@ -29,14 +29,14 @@ use crate::tls::{Certificates, ExpiryWarning, Tls};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
-    /// All is well, and what there is.
+    /// The check passed; the text describes what was found.
     Passed(String),
-    /// It would start, but somebody should know this.
+    /// The service would start, but an operator should know this.
     Warning(String),
 }
 
 impl CheckOutcome {
-    /// What was found, in words.
+    /// The description of the outcome.
     pub fn message(&self) -> &str {
         match self {
             Self::Passed(text) | Self::Warning(text) => text,
@@ -44,10 +44,10 @@ impl CheckOutcome {
     }
 }
 
-/// Whether certificates can be read and belong together, and until when they hold.
+/// Checks that certificates can be read and match their keys, and when they expire.
 ///
 /// # Errors
-/// Why a service wouldn't start with them, or why no client would take them.
+/// Why a service wouldn't start with them, or clients would reject them.
 ///
 /// ```
 /// use tollgate_server::{Protocol, Tls, preflight};
@@ -71,15 +71,15 @@ pub fn certificates(tls: Tls) -> Result<CheckOutcome, String> {
             "the list of revoked certificates should have been replaced by {until}"
         ))),
         Some(ExpiryWarning::Expired(end)) => Err(format!(
-            "{shown} ended at {end}: clients refuse it; renew it"
+            "{shown} ended at {end}: clients reject it; renew it"
         )),
     }
 }
 
-/// Whether the admin listener is where only this machine reaches it, or somebody has said who operators are.
+/// Checks that only this machine reaches the admin listener, or that operators are authenticated.
 ///
 /// # Errors
-/// It is open to others.
+/// The admin listener is open to other machines.
 ///
 /// ```
 /// use tollgate_server::{AdminToken, Settings, preflight};
@@ -93,10 +93,10 @@ pub fn admin_exposure(settings: &Settings) -> Result<(), StartError> {
     check_admin_exposure(settings)
 }
 
-/// Whether a service could listen on an address now. Those in `taken` are of its other listeners.
+/// Checks that a service could listen on an address now. `taken` are the addresses of its other listeners.
 ///
 /// # Errors
-/// Why it couldn't, as the start would say it.
+/// Why it couldn't, with the start's error.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -134,7 +134,8 @@ fn in_use() -> io::Error {
     io::ErrorKind::AddrInUse.into()
 }
 
-/// Binds without listening: nobody can connect. Connections of a service before don't matter, as at the start.
+/// Binds without listening, so nobody can connect. Lingering connections of a previous service don't matter, as at the
+/// start.
 fn bind(address: SocketAddr) -> io::Result<()> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -144,12 +145,12 @@ fn bind(address: SocketAddr) -> io::Result<()> {
     socket.bind(address)
 }
 
-/// Whether two listeners of one service want the same port: one that isn't listened on yet can be bound twice.
+/// Whether two listeners of one service have the same port: a port that isn't listened on can be bound twice.
 fn is_same_port(one: SocketAddr, other: &Address) -> bool {
     let Address::Tcp(other) = other else {
         return false;
     };
-    // All addresses of IPv6 are those of IPv4, too.
+    // The unspecified IPv6 address covers IPv4, too.
     let covers =
         |all: IpAddr, one: IpAddr| all.is_unspecified() && (all.is_ipv6() || one.is_ipv4());
     one.port() != 0
@@ -157,7 +158,7 @@ fn is_same_port(one: SocketAddr, other: &Address) -> bool {
         && (one.ip() == other.ip() || covers(one.ip(), other.ip()) || covers(other.ip(), one.ip()))
 }
 
-/// A socket can be made where there is none, or one that nobody listens on.
+/// Checks that a socket can be created: its path is free, or has the socket of a process that is gone.
 async fn socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => match UnixStream::connect(path).await {
@@ -179,7 +180,7 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// Whether this process may make files in a folder.
+/// Checks that this process may create files in a folder.
 fn write_in(folder: &Path) -> io::Result<()> {
     let own = folder.join(format!(".tollgate-check-{}", std::process::id()));
     let mut options = OpenOptions::new();
@@ -191,10 +192,10 @@ fn write_in(folder: &Path) -> io::Result<()> {
     fs::remove_file(&own)
 }
 
-/// Whether a file could be written, such as that of `--ready-file`.
+/// Checks that a file could be written, such as the ready file.
 ///
 /// # Errors
-/// Why not.
+/// Why it can't be written.
 ///
 /// ```
 /// use tollgate_server::preflight;
@@ -208,10 +209,10 @@ pub fn file(path: &Path) -> io::Result<()> {
     write_in(folder(path))
 }
 
-/// Whether state can be kept in a folder, and whose it is. One that isn't there would be made.
+/// Checks that state can be kept in a folder, and reports its owner. A missing folder would be created.
 ///
 /// # Errors
-/// Why it can't be used, and what to do.
+/// Why the folder can't be used, and what to do.
 ///
 /// ```
 /// use tollgate_server::preflight::{self, CheckOutcome};
@@ -226,7 +227,7 @@ pub fn state(path: &Path) -> Result<CheckOutcome, String> {
     let cant = |error: io::Error| {
         format!("can't keep state in {shown}: {error}; choose another folder by --state")
     };
-    // The folder, or the one that it would be made in.
+    // The folder itself, or its nearest existing parent.
     let mut there = path;
     while let Err(error) = fs::metadata(there) {
         if error.kind() != io::ErrorKind::NotFound {
@@ -261,7 +262,7 @@ pub fn state(path: &Path) -> Result<CheckOutcome, String> {
     })
 }
 
-/// Whether another process keeps its state there.
+/// Checks that no other process keeps its state there.
 fn check_lock(folder: &Path) -> Result<(), String> {
     let path = folder.join("lock");
     let lock = match fs::File::open(&path) {
@@ -269,14 +270,14 @@ fn check_lock(folder: &Path) -> Result<(), String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(format!("can't keep state in {}: {error}", path.display())),
     };
-    // Shared, and given back when this returns.
+    // A shared lock, released on return: it doesn't keep a second check out.
     match lock.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Err(state::in_use(folder)),
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 
-/// Whether there are file descriptors for so many connections.
+/// Checks that there are file descriptors for this many connections.
 ///
 /// ```
 /// use tollgate_server::preflight::{self, CheckOutcome};

@@ -1,5 +1,4 @@
-//! Clients that don't speak their listener's protocol: counted by listener and kind, and reported in the log, one line in
-//! a while for each.
+//! Clients' protocol errors: counted by listener and kind, and logged at most once in a while for each.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -10,22 +9,22 @@ use tollgate::clock::{Clock, Monotonic};
 use crate::address::{Peer, Protocol};
 use crate::log::Log;
 
-/// The time between two lines of one kind, in nanoseconds.
+/// The time between two log lines of one kind, in nanoseconds.
 const LOG_INTERVAL_NANOS: u64 = 10_000_000_000;
 
-/// What a client did wrong.
+/// The kind of a protocol error.
 #[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq)]
 #[display(rename_all = "snake_case")]
 pub(crate) enum ErrorKind {
-    /// It sent what its protocol doesn't allow.
+    /// The input violates the protocol.
     Malformed,
-    /// It sent more than is taken.
+    /// The input exceeds a size limit.
     TooLarge,
-    /// It took too long to send, or to read.
+    /// The client took too long to send, or to read.
     Timeout,
-    /// It began more than it may have open.
+    /// The client opened more connections or calls than the limit.
     Rejected,
-    /// It sent control frames for their own sake.
+    /// The client sent more control frames than its calls explain.
     Flood,
 }
 
@@ -43,15 +42,16 @@ impl ErrorKind {
 #[derive(Debug, Default)]
 struct ErrorCounter {
     count: AtomicU64,
-    /// How many were in the log, by lines or as those between them.
+    /// The count at the latest log line.
     logged: AtomicU64,
-    /// When the next line may be written.
+    /// When the next line may be logged.
     next: AtomicU64,
 }
 
-/// All errors of a service, by listener and kind.
+/// The protocol errors of a service, by listener and kind.
 ///
-/// Counts are relaxed: each is shown by itself. Whoever moves `next` on writes the line, so one does.
+/// The counts are relaxed: each is shown by itself. The thread that advances `next` logs the line, so only one thread
+/// does.
 #[derive(Debug)]
 pub(crate) struct ProtocolErrors {
     counters: [[ErrorCounter; ErrorKind::ALL.len()]; Protocol::ALL.len()],
@@ -59,7 +59,7 @@ pub(crate) struct ProtocolErrors {
     clock: Monotonic,
 }
 
-/// Records the errors of one client.
+/// Records the protocol errors of one client.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorSource {
     errors: Arc<ProtocolErrors>,
@@ -76,7 +76,7 @@ impl ProtocolErrors {
         })
     }
 
-    /// For a client of a listener.
+    /// The recorder of a listener's client.
     pub(crate) fn source(self: &Arc<Self>, protocol: Protocol, peer: Peer) -> ErrorSource {
         ErrorSource {
             errors: Arc::clone(self),
@@ -85,7 +85,7 @@ impl ProtocolErrors {
         }
     }
 
-    /// How many there were.
+    /// The number of errors.
     pub(crate) fn count(&self, protocol: Protocol, kind: ErrorKind) -> u64 {
         self.counters[protocol as usize][kind as usize]
             .count
@@ -94,7 +94,7 @@ impl ProtocolErrors {
 }
 
 impl ErrorSource {
-    /// Counts a request that can't be read: it is malformed, or more than is taken.
+    /// Counts a request that can't be parsed: it is malformed or too large.
     #[cold]
     pub(crate) fn record_unreadable(&self, is_too_large: bool, detail: &dyn Display) {
         let kind = if is_too_large {
@@ -105,7 +105,7 @@ impl ErrorSource {
         self.record(kind, detail);
     }
 
-    /// Counts an error, and writes a line unless there was one a moment ago.
+    /// Counts an error, and logs it unless one of this kind was logged a moment ago.
     #[cold]
     pub(crate) fn record(&self, kind: ErrorKind, detail: &dyn Display) {
         let counter = &self.errors.counters[self.protocol as usize][kind as usize];

@@ -1,10 +1,10 @@
-//! How much clients may bring and take: each bound has a default and a flag.
+//! Bounds on requests and connections: each has a default and a flag.
 
 use std::time::Duration;
 
 use crate::connection::TimeLimits;
 
-/// How much clients may bring and take.
+/// Bounds on requests and connections.
 ///
 /// ```
 /// use tollgate_server::RequestBounds;
@@ -14,36 +14,36 @@ use crate::connection::TimeLimits;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestBounds {
-    /// Connections of each protocol at the same time.
+    /// Concurrent connections of each protocol.
     pub max_connections: usize,
     /// Bytes of a request: a command, a body, a message.
     pub request_bytes: usize,
-    /// Bytes of the first lines of a request of HTTP.
+    /// Bytes of the head of an HTTP request.
     pub head_bytes: usize,
-    /// Bytes of a key of `CL.THROTTLE`. Facts and entries have any length that a request has room for.
+    /// Bytes of a key of `CL.THROTTLE`. Facts and descriptor entries are bounded by the size of the request alone.
     pub key_bytes: usize,
     /// Arguments of a command, facts of a request, or entries of all its descriptors.
     pub max_arguments: usize,
     /// Descriptors of a request of Envoy.
     pub max_descriptors: usize,
-    /// Requests of one batch of HTTP.
+    /// Requests of one HTTP batch.
     pub max_batch: usize,
     /// Commands or requests that are answered in one write.
     pub max_pipeline: usize,
-    /// Requests of one connection of HTTP/2 at the same time.
+    /// Concurrent streams of one HTTP/2 connection.
     pub max_streams: u32,
-    /// The time that a client may take to send a request, and to read its answer.
+    /// How long a client may take to send a request, and to read its response.
     pub request_timeout: Duration,
-    /// The time between two requests of a connection.
+    /// How long a connection may be idle between two requests.
     pub idle_timeout: Duration,
-    /// What callers may hold at the same time: permits and reservations.
+    /// How many permits and reservations callers may hold in total.
     pub max_reservations: usize,
-    /// The time after which a slot that was taken over RLS or RESP is free again, if nobody gave it back.
+    /// When a permit that was acquired over RLS or RESP expires, unless it is released before.
     pub reservation_timeout: Duration,
 }
 
 impl RequestBounds {
-    /// How long clients may take whose requests come one after the other.
+    /// The timeouts of a connection whose requests come one after the other.
     pub(crate) fn patience(&self) -> TimeLimits {
         TimeLimits {
             idle: self.idle_timeout,
@@ -52,14 +52,14 @@ impl RequestBounds {
         }
     }
 
-    /// Bytes of a message of gRPC: a proxy copies one header into several descriptors, and Envoy takes 60 KiB of
-    /// headers, so it is larger than other requests. A message that is too long leaves the request undecided.
+    /// Bytes of a gRPC message. It is larger than other requests, because a proxy copies one header into several
+    /// descriptors, and Envoy accepts 60 KiB of headers. A longer message leaves the request undecided.
     pub(crate) const fn message_bytes(&self) -> usize {
         self.request_bytes.saturating_mul(4)
     }
 
-    /// Bytes of the metadata of a call: what Envoy copies there from headers of its clients, such as `tracestate`,
-    /// must not be what ends the call.
+    /// Bytes of the metadata of a call. Envoy copies headers of its clients there, such as `tracestate`, and these must
+    /// not make the call fail.
     pub(crate) const fn metadata_bytes(&self) -> usize {
         self.head_bytes.saturating_mul(8)
     }

@@ -1,7 +1,8 @@
-//! What callers hold: slots and estimates of requests that passed, until they are given back or their time is over.
+//! Reservations: the permits and estimates of allowed requests, until they are released or settled, or expire.
 //!
-//! A caller of HTTP has a name for what it holds, and how that ended is known for a while: what a request cost may be said
-//! late. One of Envoy's or Redis' protocol has none: what the same request gives back later is the oldest that it holds.
+//! HTTP callers choose an id for a reservation. How such a reservation ended is known for a while, so that its actual
+//! cost can be settled late. Requests of Envoy's and Redis' protocols have no id: a later refund of the same request
+//! takes the oldest reservation of that request.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -20,30 +21,31 @@ use tollgate_engine::verdict::Permits;
 #[cfg(test)]
 mod tests;
 
-/// What callers hold.
+/// The reservations of a service.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     table: Mutex<HoldTable>,
     /// The next to end has changed.
     next_expiry_changed: Notify,
     capacity: usize,
-    /// That of the table.
+    /// The table's count of reservations, readable without its lock.
     count: Arc<AtomicUsize>,
     hashers: [RandomState; 2],
-    /// How many requests weren't decided because no more may be held.
+    /// How many requests weren't decided for want of capacity.
     rejected_count: AtomicU64,
-    /// How many estimates were settled. Written (release) after one is.
+    /// How many estimates were settled. Raised (release) after each settlement.
     settled_count: AtomicU64,
 }
 
-/// What stands for a name, or for what was asked: names are as long as their callers like, and this isn't. Nobody
-/// outside can find two of which it is the same.
+/// The keyed hash of an id, or of a request: ids have any length, and hashes don't. The keys are random, so that nobody
+/// outside can construct a collision.
 type NameHash = [u64; 2];
 
-/// While there is more room than this, nobody asks for some before a request is decided: that takes a look at its rules.
+/// With more free capacity than this, a request is decided without a reservation of capacity, which would have to match
+/// its rules first.
 const SPARE_CAPACITY: usize = 1_024;
 
-/// Room for what one request holds, until it holds it or this is dropped.
+/// Reserved capacity for one request, until the request uses it or this is dropped.
 #[derive(Debug)]
 pub(crate) struct ReservedCapacity<'a>(&'a Reservations);
 
@@ -53,22 +55,22 @@ impl Drop for ReservedCapacity<'_> {
     }
 }
 
-/// What there is by a name that a caller has chosen.
+/// The lookup of an id.
 #[derive(Debug)]
 pub(crate) enum NameLookup {
-    /// Nothing: whoever is told this decides, and says when that is [done](Reservations::decided).
+    /// Unknown: the caller decides the request, and calls [`finish_lookup`](Reservations::finish_lookup) afterwards.
     Nothing,
-    /// Another call with this name is being decided.
+    /// Another call with this id is being decided.
     InProgress,
-    /// This was answered, and is held.
+    /// The same request was answered with this, and its reservation is held.
     Held(Box<[u8]>),
-    /// Something else was asked by this name, and is held.
+    /// A different request holds this id.
     HeldByOther,
-    /// Nothing, and there is no room for more.
+    /// Unknown, and there is no capacity for more.
     Full(CapacityExceeded),
 }
 
-/// There is no room for more: whoever should have held something must not run.
+/// No capacity is left: a request that needs a reservation must not run.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[display(
     "no more may be held: {most} already are (--max-holds), so nothing was decided or charged"
@@ -78,7 +80,7 @@ pub(crate) struct CapacityExceeded {
 }
 
 impl Reservations {
-    /// Room for so many.
+    /// A table for at most this many reservations.
     pub(crate) fn new(most: usize) -> Self {
         let table = HoldTable::default();
         Self {
@@ -100,17 +102,17 @@ impl Reservations {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many are held.
+    /// The number of reservations.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// How many requests weren't decided because no more may be held.
+    /// How many requests weren't decided for want of capacity.
     pub(crate) fn times_full(&self) -> u64 {
         self.rejected_count.load(Ordering::Relaxed)
     }
 
-    /// One more request isn't decided.
+    /// Counts one more request that isn't decided.
     #[cold]
     fn full(&self) -> CapacityExceeded {
         self.rejected_count.fetch_add(1, Ordering::Relaxed);
@@ -119,13 +121,13 @@ impl Reservations {
         }
     }
 
-    /// Whether there is room for many more.
+    /// Whether there is capacity for many more.
     pub(crate) fn has_spare_capacity(&self) -> bool {
         self.count() + SPARE_CAPACITY < self.capacity
     }
 
-    /// Changes the table, once all whose time is over have ended. What those held is dropped after that, when the lock is free:
-    /// to drop it may ask a store.
+    /// Changes the table, after expiring what is due. Expired permits are dropped after the lock is released, as a drop
+    /// may call a store.
     fn with_table<R>(&self, now: Instant, change: impl FnOnce(&mut HoldTable) -> R) -> R {
         let mut table = self.table();
         let ended = table.expire(now);
@@ -135,7 +137,7 @@ impl Reservations {
         changed
     }
 
-    /// Room for what a request comes to hold that has no name.
+    /// Reserves capacity for a request without an id.
     pub(crate) fn reserve_capacity(&self) -> Result<ReservedCapacity<'_>, CapacityExceeded> {
         let has_room = self.with_table(Instant::now(), |table| {
             let has_room = table.occupied() < self.capacity;
@@ -149,8 +151,8 @@ impl Reservations {
         }
     }
 
-    /// Tells what a request did cost that was held by a name, which may be more than was thought, and ends it; again what
-    /// was said first, if it is said again. None if the name isn't known, or was released.
+    /// Settles a reservation: replaces its estimate by the actual cost, which may be higher, and ends it. A repeated
+    /// call gets the first call's result. `None` if the id is unknown, or was released.
     pub(crate) fn settle(
         &self,
         name: &[u8],
@@ -158,7 +160,7 @@ impl Reservations {
         ending: PermitOutcome,
     ) -> Option<SettlementTiming> {
         let (name, now) = (self.id(name), Instant::now());
-        // Under the lock: whoever says the same at the same time finds what became of it.
+        // Under the lock, so that a concurrent call with the same id finds the result.
         let said = self.with_table(now, |table| {
             let permits = table.take_first(&name);
             match permits.or_else(|| table.take_unsettled(&name, now)) {
@@ -174,12 +176,12 @@ impl Reservations {
                 },
             }
         });
-        // Afterwards: whoever sees the number sees what it stands for.
+        // After the settlement: readers of the count (acquire) see the settlement too.
         self.settled_count.fetch_add(1, Ordering::Release);
         said
     }
 
-    /// Ends what was held by a name. No if nothing is, unless it was just released.
+    /// Releases a reservation. `false` if the id is unknown, unless it was released shortly before.
     pub(crate) fn release(&self, name: &[u8], ending: PermitOutcome) -> bool {
         let (name, now) = (self.id(name), Instant::now());
         let (permits, is_released) = self.with_table(now, |table| {
@@ -197,17 +199,17 @@ impl Reservations {
         is_released
     }
 
-    /// A number that grows whenever something is settled.
+    /// The number of settlements, which only grows.
     pub(crate) fn settled(&self) -> u64 {
         self.settled_count.load(Ordering::Acquire)
     }
 
-    /// What there is by a name, for one that asks this and needs room or none. A call that finds nothing has the name to itself until it is
-    /// [decided](Self::decided).
+    /// Looks up the id of a request, and whether there is capacity if it needs any. A caller that gets `Nothing` owns
+    /// the id until [`finish_lookup`](Self::finish_lookup).
     pub(crate) fn look_up(&self, name: &[u8], asked: &[u8], needs_room: bool) -> NameLookup {
         let (name, asked) = (self.id(name), self.id(asked));
         self.with_table(Instant::now(), |table| {
-            // Whoever is told to decide has room for what that comes to.
+            // A caller that gets `Nothing` must have capacity for the permits of the decision.
             let has_room = !needs_room || table.occupied() < self.capacity;
             match table.first(&name) {
                 Some(held) => match &held.request {
@@ -224,13 +226,13 @@ impl Reservations {
         })
     }
 
-    /// Others may ask for a name again.
+    /// Lets other calls use the id again.
     pub(crate) fn finish_lookup(&self, name: &[u8]) {
         self.table().in_progress.remove(&self.id(name));
     }
 
-    /// Keeps what a request holds for so long, by a name that may have others already.
-    /// If there is no room for it, and none was reserved, it is cancelled: it never ran.
+    /// Holds the permits of a request for `life`, under a key that may have others already. Without free or reserved
+    /// capacity the permits are cancelled, as the request never ran.
     pub(crate) fn hold(
         &self,
         name: &[u8],
@@ -242,7 +244,7 @@ impl Reservations {
         let kept = self.with_table(now, |table| {
             let is_reserved = room.is_some();
             if let Some(room) = room {
-                // Under the lock: nobody else has it in between.
+                // The reserved unit becomes a held one under one lock, so no other request can take it in between.
                 std::mem::forget(room);
                 table.reserved -= 1;
             }
@@ -257,7 +259,8 @@ impl Reservations {
         })
     }
 
-    /// The same for a caller that [has room](Self::look_up), with what it has asked and is told, to tell it again.
+    /// The same for a caller that [has capacity](Self::look_up). The request and the answer are kept, to answer a
+    /// repeated call.
     pub(crate) fn hold_with_answer(
         &self,
         name: &[u8],
@@ -273,30 +276,32 @@ impl Reservations {
         self.notify_if_next(put);
     }
 
-    /// The next end may be another now.
+    /// Wakes the expiry task if this reservation expires next.
     fn notify_if_next(&self, put: Insertion) {
         if put.is_next {
             self.next_expiry_changed.notify_one();
         }
     }
 
-    /// Takes the oldest of a name, to end it.
+    /// Takes the oldest reservation of a key, to end it.
     pub(crate) fn take_oldest(&self, name: &[u8]) -> Option<Permits> {
         let name = self.id(name);
         self.with_table(Instant::now(), |table| table.take_first(&name))
     }
 
-    /// Whether a name has something, which then lives so long from now; the time of its estimates begins anew.
+    /// Renews a reservation: it expires `life` from now, and so do its estimates. `false` if the id is unknown.
     pub(crate) fn renew(&self, name: &[u8], life: Duration) -> bool {
         self.extend_until(name, |now, _| now + life).is_some()
     }
 
-    /// How long something of this name lives on: at least so long from now, and no shorter than before. None if nothing is held.
+    /// Extends a reservation: it expires at least `life` from now, and no earlier than before. Returns the time to its
+    /// expiry; `None` if the id is unknown.
     pub(crate) fn extend(&self, name: &[u8], life: Duration) -> Option<Duration> {
         self.extend_until(name, |now, until| until.max(now + life))
     }
 
-    /// Has what is held by a name live until then, as of now and of when it would have ended. How long the first of it lives.
+    /// Sets the expiry of a key's reservations from the current time and their old expiry. Returns the time to the
+    /// first one's expiry.
     fn extend_until(
         &self,
         name: &[u8],
@@ -319,7 +324,7 @@ impl Reservations {
         left
     }
 
-    /// Ends what isn't given back in time. It never returns.
+    /// Expires reservations that are due, forever.
     pub(crate) async fn expire_forever(&self) {
         loop {
             let (ended, next) = {
@@ -340,67 +345,68 @@ impl Reservations {
     }
 }
 
-/// So long, and of so many, it is known how they ended.
+/// How long, and for how many ids, the end of a reservation is remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 const MAX_REMEMBERED: usize = 10_000;
 
 #[derive(Debug, Default)]
 struct HoldTable {
     held: HashMap<NameHash, VecDeque<HoldEntry>>,
-    /// When something happens to each by itself, or would have before it was renewed.
+    /// The times of expiry: of each reservation, or of its estimates. Times from before a renewal stay until they are
+    /// due or dropped.
     expiries: BinaryHeap<Reverse<(Instant, NameHash, u64)>>,
-    /// How many hold something. Changed under the lock of the table, and read without it.
+    /// The number of reservations with permits. Changed under the table's lock, and read without it.
     count: Arc<AtomicUsize>,
-    /// How many are being decided about that have room and no name.
+    /// Requests without an id that are being decided and have reserved capacity.
     reserved: usize,
-    /// Names of those that hold nothing and only remember an answer, from the oldest.
+    /// Keys of reservations without permits, which only remember an answer; the oldest first.
     answer_only: VecDeque<(NameHash, u64)>,
-    /// Names that are being decided about. Each of them has room.
+    /// Ids that are being decided. Each of them has capacity.
     in_progress: HashSet<NameHash>,
-    /// How what callers held by a name has ended; and from the first that ended, when that is forgotten.
+    /// How reservations with an id ended, and the queue by which those are forgotten, the oldest first.
     ended: HashMap<NameHash, (EndState, Instant)>,
     forget_queue: VecDeque<(Instant, NameHash)>,
-    /// The number of the last that was held.
+    /// The number of the latest reservation.
     last_number: u64,
 }
 
-/// How something ended that was held by a name.
+/// How a reservation with an id ended.
 #[derive(Debug)]
 enum EndState {
     Released,
     Settled(SettlementTiming),
-    /// Its time was over. What it cost may still be said.
+    /// It expired. Its actual cost can still be settled.
     Unsettled(Permits),
 }
 
 #[derive(Debug)]
 struct HoldEntry {
-    /// Tells it from others of its name: later ones have higher numbers.
+    /// Distinguishes it from others of its key: later ones have higher numbers.
     number: u64,
     permits: Permits,
     until: Instant,
-    /// What its caller has asked and was told, if it has a name.
+    /// The request and its answer, if the reservation has an id.
     request: Option<(NameHash, Box<[u8]>)>,
 }
 
 impl HoldEntry {
-    /// When something happens to it by itself: its time ends, or that of an estimate.
+    /// Its next expiry: its own, or that of an estimate.
     fn next(&self, now: Instant) -> Instant {
         let due = self.permits.time_left().map(|left| now + left);
         due.map_or(self.until, |due| due.min(self.until))
     }
 }
 
-/// What came of putting something into the table.
+/// The outcome of an insertion.
 struct Insertion {
-    /// Nothing else happens before it does something by itself.
+    /// It has the earliest expiry of all.
     is_next: bool,
-    /// What its name stood for before, to be dropped once the lock is free.
+    /// The former end of its key, to be dropped after the lock is released.
     _before: Option<(EndState, Instant)>,
 }
 
 impl HoldTable {
-    /// Puts something by a name, which nothing has ended yet; what it is told by before is dropped with what comes back.
+    /// Inserts a reservation. A former end of its key is returned, to be dropped after the lock is released.
     fn insert(
         &mut self,
         name: NameHash,
@@ -422,7 +428,7 @@ impl HoldTable {
             until,
             request: asked,
         };
-        // A name that begins anew hasn't ended.
+        // A key that is used again has not ended.
         let before = self.ended.remove(&name);
         let first = held.next(now);
         let next = self.expiries.peek();
@@ -436,18 +442,18 @@ impl HoldTable {
         }
     }
 
-    /// How many hold something.
+    /// The number of reservations with permits.
     fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// How many hold something, or have room to.
+    /// The capacity in use: held, being decided, or reserved.
     fn occupied(&self) -> usize {
         self.count() + self.in_progress.len() + self.reserved
     }
 
-    /// Ends all whose time is over, and estimates whose time is. What is held without a name is returned, to be dropped once
-    /// the lock is free: that may ask a store.
+    /// Expires all reservations and estimates that are due. Returns the permits without an id, to be dropped after the
+    /// lock is released, as a drop may call a store.
     fn expire(&mut self, now: Instant) -> Vec<Permits> {
         let mut ended = Vec::new();
         while self
@@ -467,9 +473,11 @@ impl HoldTable {
             };
             if held.until > now {
                 held.permits.expire();
-                // Nobody can settle late what has no name, so it needs no room any more.
+                // A reservation without an id can't be settled late, so once its estimates have expired it needs no
+                // capacity any more.
                 let is_over = held.request.is_none() && held.permits.is_expired();
                 if !is_over {
+                    // A millisecond at least, as an expiry that stays due would loop forever.
                     let next = held.next(now).max(now + Duration::from_millis(1));
                     self.expiries.push(Reverse((next, name, number)));
                     continue;
@@ -480,7 +488,7 @@ impl HoldTable {
                 continue;
             };
             if is_named && !permits.is_empty() {
-                // Under the lock: whoever settles it at this moment finds it here or there.
+                // Under the lock, so that a concurrent settlement finds it either held or ended.
                 let rest = permits.end_unsettled();
                 self.drop_old_ends(now);
                 self.remember_end(name, EndState::Unsettled(rest), until);
@@ -491,20 +499,20 @@ impl HoldTable {
         ended
     }
 
-    /// It is known for a while that something ended so at this time.
+    /// Remembers how a reservation ended.
     fn remember_end(&mut self, name: NameHash, how: EndState, at: Instant) {
         self.drop_old_ends(at);
         self.ended.insert(name, (how, at + REMEMBERED_FOR));
         self.forget_queue.push_back((at + REMEMBERED_FOR, name));
     }
 
-    /// How a caller ended what it held by a name, if that isn't long ago.
+    /// How a reservation with this id ended, if that is remembered.
     fn end_state(&self, name: &NameHash, now: Instant) -> Option<&EndState> {
         let (how, until) = self.ended.get(name)?;
         (*until > now).then_some(how)
     }
 
-    /// What ended by itself and may still be settled.
+    /// Takes an expired reservation that may still be settled.
     fn take_unsettled(&mut self, name: &NameHash, now: Instant) -> Option<Permits> {
         match self.end_state(name, now)? {
             EndState::Unsettled(permits) if !permits.is_empty() => {}
@@ -516,7 +524,7 @@ impl HoldTable {
         }
     }
 
-    /// Forgets how the oldest ended.
+    /// Forgets the ends that are too old, or too many.
     fn drop_old_ends(&mut self, now: Instant) {
         let is_over = |forgotten: &VecDeque<(Instant, NameHash)>| {
             let first = forgotten.front();
@@ -525,14 +533,14 @@ impl HoldTable {
         while is_over(&self.forget_queue)
             && let Some((until, name)) = self.forget_queue.pop_front()
         {
-            // One that began and ended anew is known for longer.
+            // An id that was used again and ended anew has a later entry in the queue.
             if self.ended.get(&name).is_some_and(|(_, own)| *own == until) {
                 self.ended.remove(&name);
             }
         }
     }
 
-    /// One that holds nothing is remembered for its answer; of too many of those the oldest is forgotten.
+    /// Remembers a reservation without permits for its answer; beyond a bound the oldest is forgotten.
     fn remember_answer_only(&mut self, name: NameHash, number: u64) {
         if self.answer_only.len() >= MAX_REMEMBERED
             && let Some((oldest, number)) = self.answer_only.pop_front()
@@ -546,7 +554,7 @@ impl HoldTable {
         self.answer_only.push_back((name, number));
     }
 
-    /// Whoever renews or gives back leaves a time behind: all of them are thrown out once they are many.
+    /// Rebuilds the heap once most of its times are stale: each renewal and release leaves one behind.
     fn drop_stale_expiries(&mut self, now: Instant) {
         if self.expiries.len() <= (self.count() + self.answer_only.len()) * 4 + 64 {
             return;

@@ -1,4 +1,4 @@
-//! Redis' protocol: any of its clients can ask.
+//! Redis' protocol (RESP): any Redis client can send checks.
 
 mod frame;
 #[cfg(test)]

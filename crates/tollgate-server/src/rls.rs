@@ -1,4 +1,5 @@
-//! Envoy's rate-limit service, version 3, on HTTP/2 as it is: one method, health and reflection, with their messages by hand.
+//! Envoy's rate-limit service, version 3, over HTTP/2: the one RLS method, gRPC health and gRPC reflection. Protobuf
+//! messages, frames and HPACK are read and written by hand.
 
 mod call;
 mod calls;
@@ -33,7 +34,7 @@ mod tests {
     use super::reading::read;
     use crate::seeds::read_all;
 
-    /// The seeds of the fuzz target that are messages; the others are none.
+    /// The seeds of the fuzz target that are valid messages; the other seeds are invalid.
     const MESSAGES: [&str; 10] = [
         "empty",
         "every-field",

@@ -1,11 +1,11 @@
-//! What Envoy is told of a decision that could not be made, and what people are told of that at the start.
+//! Envoy's answer when no decision can be made, and the start warning about it.
 
 use std::str::FromStr;
 
 use tollgate_engine::Policy;
 use tollgate_engine::policy::{Counting, DescriptorRule, FailureModes, Limits, OnStoreFailure};
 
-/// What Envoy is told where the store can't be asked and a limit is closed.
+/// Envoy's answer when the store is unreachable and the limit's fallback is closed.
 ///
 /// ```
 /// use tollgate_server::RlsFailureMode;
@@ -19,17 +19,17 @@ pub enum RlsFailureMode {
     /// An error of gRPC: Envoy's own `failure_mode_deny` decides.
     #[default]
     Error,
-    /// `OVER_LIMIT`, and which limit it was, as `store_failure` in the metadata.
+    /// `OVER_LIMIT`; the metadata names the limit as `store_failure`.
     Deny,
 }
 
-/// No answer has this name: see [`RlsFailureMode`].
+/// The error for an unknown mode: see [`RlsFailureMode`].
 #[derive(Clone, Debug, derive_more::Display, derive_more::Error, PartialEq, Eq)]
 #[display("no answer {_0:?}: it is error or deny")]
 pub struct UnknownRlsFailureMode(#[error(not(source))] String);
 
 impl RlsFailureMode {
-    /// Its name on a command line.
+    /// The mode's name on the command line.
     ///
     /// ```
     /// assert_eq!(tollgate_server::RlsFailureMode::default().name(), "error");
@@ -41,7 +41,8 @@ impl RlsFailureMode {
         }
     }
 
-    /// What those who start a service on a store should know; nothing if no limit of theirs is closed.
+    /// A warning for operators who start a service on a store: which limits are closed while it is unreachable. `None`
+    /// if no limit is.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -63,10 +64,10 @@ impl RlsFailureMode {
         };
         let told = match self {
             Self::Error => {
-                "Envoy gets an error, so that its failure_mode_deny decides (false lets requests pass); --rls-closed deny refuses them"
+                "Envoy gets an error, so that its failure_mode_deny decides (false lets requests pass); --rls-closed deny denies them"
             }
             Self::Deny => {
-                "Envoy is told OVER_LIMIT, whatever its failure_mode_deny says; --rls-closed error leaves it to that"
+                "Envoy gets OVER_LIMIT, whatever its failure_mode_deny says; --rls-closed error leaves it to that"
             }
         };
         Some(format!(
@@ -75,7 +76,7 @@ impl RlsFailureMode {
     }
 }
 
-/// The limits that nothing passes while a store can't be asked.
+/// The limits that deny all requests while the store is unreachable.
 fn closed(policy: &Policy) -> Vec<String> {
     let is_closed = |failure: FailureModes, limits: &Limits, counting: Counting| {
         failure.has_mode(limits, OnStoreFailure::Closed) && counting != Counting::Local

@@ -1,19 +1,19 @@
-//! Secrets that clients and operators tell: compared in a time that doesn't depend on what is told, and never shown.
+//! Passwords and tokens: compared in constant time, and never shown.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// So many secrets may hold at the same time: the one before, the next, and some to spare.
+/// How many secrets may be valid at the same time: the old one, the new one, and some to spare.
 const MAX_LINES: usize = 4;
 const MOST_BYTES: usize = 64 << 10;
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// A password or a token, kept in a file. Clones are the same one, and know when it is changed.
+/// A password or a token, read from a file. Clones share one secret, and its changes.
 ///
-/// Each line of the file is a secret, and any of them will do: to change one without a gap, add the next as a line, let
-/// everybody change to it, and then remove the one before.
+/// Each line of the file is a secret, and any of them is accepted. To rotate a secret without a gap, add the new one as
+/// a line, change all clients, and then remove the old line.
 ///
 /// ```
 /// use tollgate_server::Secret;
@@ -35,17 +35,18 @@ struct SecretFile {
 }
 
 impl Secret {
-    /// The lines of a file.
+    /// Reads the lines of a file.
     ///
     /// # Errors
-    /// If it can't be read, has nothing on it, or more than four lines.
+    /// The file can't be read, is empty, or has more than four lines.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, String> {
         let file = path.as_ref().to_owned();
         let lines = RwLock::new(read(&file)?);
         Ok(Self(Arc::new(SecretFile { file, lines })))
     }
 
-    /// Reads the file again: whether it has changed, or why what is on it can't be used. What held before holds then.
+    /// Reads the file again. Returns whether it has changed. If the file can't be used, the previous secrets stay
+    /// valid.
     pub(crate) fn renew(&self) -> Result<bool, String> {
         let next = read(&self.0.file)?;
         let mut lines = self.0.lines.write().unwrap_or_else(PoisonError::into_inner);
@@ -54,15 +55,15 @@ impl Secret {
         Ok(has_changed)
     }
 
-    /// Where it is kept.
+    /// The path of the file.
     pub(crate) fn file(&self) -> &Path {
         &self.0.file
     }
 
-    /// Whether this is it. It takes as long whatever differs; only the lengths may show.
+    /// Whether this is one of the secrets. The time of the comparison depends on lengths only.
     pub(crate) fn matches(&self, told: &[u8]) -> bool {
         let lines = self.0.lines.read().unwrap_or_else(PoisonError::into_inner);
-        // All are compared, so that nobody learns which one it was.
+        // All lines are compared, so that the time doesn't show which one matched.
         lines
             .iter()
             .fold(false, |found, own| found | is_same(own, told))
@@ -79,7 +80,7 @@ fn is_same(own: &[u8], told: &[u8]) -> bool {
 fn read(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
     let shown = path.display();
     let text = read_file(path, MOST_BYTES).map_err(|error| format!("{shown}: {error}"))?;
-    // Some editors write it before the text, and nobody tells it.
+    // Some editors write a byte order mark.
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
     let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let lines: Vec<Box<[u8]>> = lines
@@ -95,7 +96,7 @@ fn read(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
     }
 }
 
-/// Why a file isn't as secret as what is on it, if everybody on this machine may read it.
+/// A warning if all users of this machine can read a secret file.
 pub(crate) fn open_file_warning(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
@@ -105,10 +106,10 @@ pub(crate) fn open_file_warning(path: &Path) -> Option<String> {
     })
 }
 
-/// Reads a file of at most so many bytes. It is read again and again while the service runs, so whatever becomes of it, that
-/// ends: what is no file, such as a pipe, isn't read.
+/// Reads a file of at most this many bytes. Files are read repeatedly while the service runs, so reading must end
+/// whatever becomes of the file: a pipe, for example, isn't read.
 pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Vec<u8>> {
-    // Asked by name first: to open a pipe would wait for somebody to write to it.
+    // Checked by name before: opening a pipe would block until somebody writes to it.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a file"));
     }
@@ -139,7 +140,7 @@ mod tests {
             assert!(!secret.matches(other));
         }
         assert_eq!(format!("{secret:?}"), "Secret(…)");
-        // Both hold while one takes the other's place; no line is part of another.
+        // Both secrets are valid during a rotation; a part of a line never is.
         let same = secret.clone();
         for (text, holding, ended) in [
             (
@@ -154,7 +155,7 @@ mod tests {
             assert!(holding.iter().all(|told| same.matches(told)), "{text:?}");
             assert!(!same.matches(ended), "{text:?}");
         }
-        // What can't be used changes nothing.
+        // An unusable file changes nothing.
         for text in ["", " \n\n", "1\n2\n3\n4\n5\n"] {
             write(text);
             assert!(

@@ -1,4 +1,4 @@
-//! Starts and ends: listeners are bound before anything is served, and end together.
+//! Starts and stops a service. All listeners are bound before the first client is served, and they stop together.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,15 +34,15 @@ mod state_saver;
 
 use state_saver::{StartSaver, StateSaver};
 
-/// A service that runs, until it is stopped or dropped.
+/// A running service. It stops when it is stopped or dropped.
 #[derive(derive_more::Debug)]
 #[debug("Server {{ addresses: {addresses:?}, concerns: {:?}, .. }}", health.concerns())]
 pub struct Server {
     addresses: Addresses,
-    /// Listeners for those who ask, and those who operate.
+    /// The listeners for clients, and those for operators (admin and metrics).
     clients: ListenerGroup,
     operators: ListenerGroup,
-    /// What is done beside.
+    /// Background tasks: expiry of reservations, health checks, reloads of files.
     tasks: JoinSet<()>,
     service: Arc<dyn Reloadable>,
     log: Log,
@@ -50,19 +50,19 @@ pub struct Server {
     renewed: Arc<FileReloader>,
     state: Arc<SaveProgress>,
     ready_file: Option<PathBuf>,
-    /// The token of operators, if it was made: removed when this ends.
+    /// The generated admin token, if there is one. Its file is removed on drop.
     _token: Option<Arc<TokenFile>>,
-    /// Looks after the policy's file.
+    /// Watches the policy file.
     _watching: Option<FileWatcher>,
-    /// Saves what was decided.
+    /// Saves the state of the counters.
     keeper: Option<StateSaver>,
 }
 
 impl Server {
-    /// Starts a service that keeps its state in this process. The clock is that of the memory.
+    /// Starts a service that keeps its counters in this process. `clock` must be the clock of `memory`.
     ///
     /// # Errors
-    /// What keeps it from starting.
+    /// The reason why the service can't start.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -103,10 +103,10 @@ impl Server {
         Self::start(limits, settings, None).await
     }
 
-    /// Starts a service that shares its state with others, in a store.
+    /// Starts a service that shares its counters with other services in a store.
     ///
     /// # Errors
-    /// What keeps it from starting.
+    /// The reason why the service can't start.
     pub async fn on_store(
         policy: Policy,
         redis: Redis,
@@ -122,14 +122,14 @@ impl Server {
         Self::start(limits, settings, None).await
     }
 
-    /// Starts a service that keeps its state in this process, and goes on where the one before stopped that kept it in
-    /// the same folder: what keys have spent and used stays spent and used, for each limit that has the same name and
-    /// algorithm. What is held isn't kept.
+    /// Starts a service that keeps its counters in this process and saves them in a folder. It continues from the state
+    /// that the previous process left there: spent rates and used quotas stay spent, for each limit whose name and
+    /// algorithm are the same. Permits and reservations aren't saved.
     ///
-    /// If the process is killed, what was decided since the state was saved last is forgotten.
+    /// If the process is killed, decisions since the last save are forgotten.
     ///
     /// # Errors
-    /// What keeps it from starting. State that can't be read doesn't: it is set aside, and the log says so.
+    /// The reason why the service can't start. Unreadable state is no error: it is set aside and logged.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -187,7 +187,7 @@ impl Server {
         keep: Option<StartSaver<B>>,
     ) -> Result<Self, StartError> {
         if let Some(path) = &settings.ready_file {
-            // Whoever waits for it mustn't find that of a service before.
+            // A process that waits for the ready file must not find one that a previous service left.
             let _ = std::fs::remove_file(path);
         }
         check_admin_exposure(&settings)?;
@@ -242,25 +242,25 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The addresses that the service listens on.
     pub const fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Puts another policy in force. Decisions go on meanwhile, and what keys have spent counts on: see
+    /// Puts another policy in force. Decisions continue meanwhile, and keys keep what they have spent: see
     /// [`Engine::reload`].
     ///
     /// # Errors
-    /// What the policy says can't be done; the one before stays in force.
+    /// The policy can't be put in force; the previous one stays in force.
     pub fn apply_policy(&self, policy: Policy) -> Result<(), PolicyError> {
         self.service.put_in_force(policy)
     }
 
-    /// Reads the policy's file again and puts it in force, for somebody who is named in the log; what changed by it.
-    /// Decisions go on meanwhile, by the policy before.
+    /// Reads the policy file again and puts it in force. `from` names the caller in the log. Returns what changed.
+    /// Decisions continue meanwhile by the previous policy.
     ///
     /// # Errors
-    /// Why the policy before stays in force.
+    /// Why the previous policy stays in force.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -278,50 +278,51 @@ impl Server {
     /// # }
     /// ```
     pub async fn reload(&self, from: &str) -> Result<PolicyDiff, String> {
+        // Reading files blocks, so it runs on a blocking thread.
         let (service, from) = (Arc::clone(&self.service), from.to_owned());
         let read = move || service.reloader().reload(&*service, &from);
         let read = tokio::task::spawn_blocking(read).await;
         read.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// Where it says what happens to it.
+    /// The log of the service.
     pub const fn log(&self) -> &Log {
         &self.log
     }
 
-    /// The policy in force: of several services that share its limits, this one's part.
+    /// The policy in force. With several replicas, this replica's share of it.
     pub fn policy(&self) -> Arc<Policy> {
         self.service.policy()
     }
 
-    /// Reads certificates and secrets again, as it does by itself every few seconds and on SIGHUP. What has changed is
-    /// in force for those who come from now on.
+    /// Reads certificates and secrets again, as the service does by itself every few seconds and on SIGHUP. New
+    /// connections use the changed files.
     ///
     /// # Errors
-    /// Which can't be used, and why; what was in force before goes on.
+    /// Which file can't be used, and why. The previous one stays in force.
     pub fn reload_files(&self) -> Result<(), String> {
         self.renewed.reload_files()
     }
 
-    /// When the certificate ends that clients are shown, in seconds of the Unix epoch; none without TLS.
+    /// When the served certificate expires, in seconds of the Unix epoch; `None` without TLS.
     pub fn certificate_not_after(&self) -> Option<i64> {
         self.renewed.certificate_not_after()
     }
 
-    /// How saving goes; none if no state is kept. [`with_state`](Self::with_state) has an example.
+    /// The outcome of saving state; `None` if no state is saved. [`with_state`](Self::with_state) has an example.
     pub fn state_status(&self) -> Option<StateStatus> {
         self.state.status()
     }
 
-    /// Ends it at once: no more clients are taken, connections are closed, whatever is asked on them, and state is saved.
+    /// Stops immediately: listeners and connections are closed even with requests in flight. The state is saved.
     pub async fn stop(mut self) {
         self.clients.abort().await;
         self.operators.abort().await;
         self.end().await;
     }
 
-    /// Ends it so that nobody loses an answer: probes are told first, then no more clients are taken, and each connection
-    /// ends once what was asked on it is answered. What isn't over in time is cut.
+    /// Stops without losing a response: health checks fail first, then listeners close, and each connection closes once
+    /// its requests are answered. Connections that are still open at the timeout are cut.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -348,24 +349,25 @@ impl Server {
         drained
     }
 
-    /// What is left to do once nobody asks any more.
+    /// The last steps, once no requests arrive any more.
     async fn end(mut self) {
+        // Background tasks stop before the last save, so that the snapshot has their changes.
         self.tasks.shutdown().await;
         if let Some(keeper) = &mut self.keeper {
             keeper.save_the_last().await;
         }
         if let Some(path) = &self.ready_file {
-            // One that was started meanwhile may have written its own.
+            // A service that started meanwhile may have written its own ready file.
             let is_own = std::fs::read(path).is_ok_and(|text| text == self.addresses.to_json());
             if is_own {
-                // Whoever starts next removes what is left.
+                // The next start removes a file that stays.
                 let _ = std::fs::remove_file(path);
             }
         }
     }
 }
 
-/// Writes a file that others see whole or not at all.
+/// Writes a file atomically: readers see the old content or the whole new one.
 fn write_atomically(path: &std::path::Path, text: &[u8]) -> Result<(), StartError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

@@ -1,4 +1,4 @@
-//! What all protocols share, in parts: what decides, what is told, who may ask, and what is known of it.
+//! The state that all protocols share: decisions, settings, credentials and telemetry.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::settings::Settings;
 use crate::state::SaveProgress;
 use crate::telemetry::Telemetry;
 
-/// A service that runs.
+/// A running service.
 pub(crate) struct Service<B: CounterStore> {
     pub(crate) decider: Decider<B>,
     pub(crate) settings: Settings,
     pub(crate) credentials: Credentials,
     pub(crate) monitor: Telemetry,
-    /// Whether clients' connections end.
+    /// The shutdown signal of the clients' connections.
     pub(crate) closing: ShutdownSignal,
-    /// Where the policy comes from.
+    /// Reads the policy again from its file.
     pub(crate) reloader: Reloader,
-    /// How saving goes, if it is saved.
+    /// The outcome of saving state; empty without a state folder.
     pub(crate) state: Arc<SaveProgress>,
 }
 
@@ -49,7 +49,7 @@ impl<B: CounterStore> Service<B> {
 impl<B: CounterStore> Reloadable for Service<B> {
     fn put_in_force(&self, policy: Policy) -> Result<(), PolicyError> {
         for note in self.decider.apply_policy(policy)? {
-            // As at the start: who shares limits hears what is lost by that.
+            // Replicas that share limits log what the division rounds off, as at the start.
             self.monitor.log.warn(&note, &[]);
         }
         Ok(())

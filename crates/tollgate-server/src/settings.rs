@@ -1,4 +1,4 @@
-//! What a service is told when it starts, and where it listens then.
+//! The settings of a service, and the addresses that it listens on.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use crate::secret::Secret;
 use crate::store_events::StoreEvents;
 use crate::tls::Tls;
 
-/// Where a service listens, and how.
+/// The settings of a service.
 ///
 /// ```
 /// use tollgate_server::{Address, Settings};
@@ -28,68 +28,72 @@ use crate::tls::Tls;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// For HTTP and JSON.
+    /// Listener for HTTP and JSON.
     pub http: Address,
-    /// For Envoy.
+    /// Listener for Envoy's rate-limit protocol (gRPC).
     pub grpc: Address,
-    /// For Redis clients.
+    /// Listener for Redis clients (RESP).
     pub resp: Address,
-    /// For operators and probes.
+    /// Listener for operators and health checks.
     pub admin: Address,
-    /// For Prometheus and probes alone.
+    /// Listener for Prometheus and health checks alone.
     pub metrics: Address,
-    /// How many limiters metrics show by name; all others are counted together.
+    /// How many limiters the metrics show by name. All others are counted together.
     pub max_named_limiters: usize,
-    /// How much clients may bring and take.
+    /// Bounds on requests and connections.
     pub bounds: RequestBounds,
-    /// The header fields that tell what is left.
+    /// The rate-limit header fields of HTTP responses.
     pub header_dialects: Vec<HeaderDialect>,
-    /// The header fields that Envoy adds to what it passes on; by default none, as it has some of its own.
+    /// The header fields that Envoy adds to the requests and responses it forwards. None by default, as Envoy has its
+    /// own.
     pub rls_headers: Vec<HeaderDialect>,
-    /// What Envoy is told of a decision that could not be made.
+    /// Envoy's answer when no decision can be made.
     pub rls_failure_mode: RlsFailureMode,
-    /// What operators tell on RESP; none is an operator there without.
+    /// The operators' password on RESP. Without one, RESP has no operator commands.
     pub resp_operator_password: Option<Secret>,
-    /// What everybody tells on RESP, or the operators' password: without, anybody is answered.
+    /// The clients' password on RESP; the operators' password works too. Without one, every client is served.
     pub resp_client_password: Option<Secret>,
-    /// What operators tell on HTTP.
+    /// The operators' token on HTTP.
     pub http_operator_token: Option<Secret>,
-    /// What everybody tells on HTTP, or the operators' token: without, anybody is answered. Probes needn't.
+    /// The clients' token on HTTP; the operators' token works too. Without one, every client is served. Health checks
+    /// need none.
     pub http_client_token: Option<Secret>,
-    /// What operators tell on the admin listener.
+    /// The operators' token on the admin listener.
     pub admin_token: AdminToken,
-    /// Names by which operators reach it, beside its address.
+    /// Host names of the admin listener, in addition to its address.
     pub admin_hosts: Vec<AdminHost>,
-    /// Certificates, for the listeners that speak TLS.
+    /// Certificates, for listeners with TLS.
     pub tls: Option<Tls>,
-    /// Whether answers of HTTP have a `Moment`.
+    /// Whether HTTP responses have a `Date` header.
     pub http_date: DateHeader,
-    /// So many wrong passwords or tokens of an address are answered immediately in a minute; more wait for a second each.
+    /// How many wrong passwords or tokens of one address are answered immediately in a minute. Each further one is
+    /// delayed by a second.
     pub max_wrong_secrets: u64,
-    /// Keys of `CL.THROTTLE` that are kept in memory.
+    /// How many keys of `CL.THROTTLE` are kept in memory.
     pub max_throttle_keys: usize,
-    /// What `CL.THROTTLE` is answered while a store can't be asked.
+    /// How `CL.THROTTLE` decides while the store is unreachable.
     pub throttle_on_store_failure: OnStoreFailure,
-    /// How many services share the limits, each of which counts in its own memory: each enforces a part. On a store
-    /// they count together, and this says nothing.
+    /// How many replicas share the limits while each counts in its own memory: each enforces its share. It has no
+    /// effect with a store, where all replicas count together.
     pub replicas: u32,
-    /// A file that gets the addresses once all are bound.
+    /// A file that the addresses are written to once all listeners are bound.
     pub ready_file: Option<PathBuf>,
-    /// Where it says what happens to it; nowhere unless told.
+    /// The service's log; disabled by default.
     pub log: Log,
-    /// Which refusals are said there.
+    /// Which denials are logged.
     pub denial_log: DenialLog,
-    /// Whether answers of `/v1/check` and `/v1/peek` name the rules in shadow that would have refused.
+    /// Whether responses of `/v1/check` and `/v1/peek` name the rules in shadow mode that would have denied the
+    /// request.
     pub shadow_visibility: ShadowVisibility,
-    /// What hears of the store, if that is to be a concern of this service.
+    /// Receives the store's events, if the service should report the store's state.
     pub store_events: Option<StoreEvents>,
-    /// The file or folder that the policy was read from, and is read from again; none if it is from elsewhere.
+    /// The file or folder that the policy is read from, also on reload; `None` if the policy has another source.
     pub policy_path: Option<PathBuf>,
-    /// Whether that is looked after.
+    /// Whether that file is watched for changes.
     pub policy_watch: PolicyWatch,
 }
 
-/// Whether answers of HTTP have a `Moment`, as they should: whoever compares them byte by byte leaves it out.
+/// Whether HTTP responses have a `Date` header. HTTP asks for one; leave it out to compare responses byte by byte.
 ///
 /// ```
 /// use tollgate_server::{DateHeader, Settings};
@@ -98,10 +102,10 @@ pub struct Settings {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DateHeader {
-    /// They have.
+    /// Responses have the header.
     #[default]
     On,
-    /// They haven't.
+    /// Responses don't have the header.
     Off,
 }
 
@@ -142,7 +146,7 @@ impl Default for Settings {
     }
 }
 
-/// Where a service listens in the end; none where it doesn't.
+/// The addresses that a service listens on; `None` for a disabled listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Addresses {
@@ -152,16 +156,16 @@ pub struct Addresses {
     pub grpc: Option<Address>,
     /// Redis' protocol.
     pub resp: Option<Address>,
-    /// Operators and probes.
+    /// Operators and health checks.
     pub admin: Option<Address>,
-    /// Prometheus and probes.
+    /// Prometheus and health checks.
     pub metrics: Option<Address>,
-    /// The file with the token of operators, if there is one.
+    /// The file with the operators' token, if there is one.
     pub admin_token_file: Option<PathBuf>,
 }
 
 impl Addresses {
-    /// One object with each address that there is, and the id of the process.
+    /// A JSON object with each address, and the id of the process.
     ///
     /// ```
     /// use tollgate_server::Addresses;
@@ -186,14 +190,14 @@ impl Addresses {
         let file = file.map(|file| ("admin_token_file", file.to_string_lossy().into()));
         let pid = ("pid", Value::from(std::process::id()));
         let mut out = Vec::new();
-        // Nothing fails to be written to bytes.
+        // Writing to a `Vec` can't fail.
         let _ = Serializer::new(&mut out).collect_map(each.chain(file).chain([pid]));
         out.push(b'\n');
         out
     }
 }
 
-/// Whether answers name the rules in shadow that would have refused a request.
+/// Whether responses name the rules in shadow mode that would have denied a request.
 ///
 /// ```
 /// use tollgate_server::{Settings, ShadowVisibility};
@@ -202,9 +206,9 @@ impl Addresses {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShadowVisibility {
-    /// No: clients see nothing of a rule that isn't enforced.
+    /// No: clients see nothing of rules that aren't enforced.
     #[default]
     Hidden,
-    /// Yes, by the field `shadow`.
+    /// Yes, in the field `shadow`.
     Shown,
 }

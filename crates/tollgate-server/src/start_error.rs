@@ -14,35 +14,36 @@ use crate::address::Address;
 #[derive(Debug, Display)]
 #[non_exhaustive]
 pub enum StartError {
-    /// An address can't be listened on.
+    /// The service can't listen on an address.
     #[display("{}", cant_listen(protocol, address, error))]
     Listen {
-        /// For what.
+        /// The protocol of the listener.
         protocol: &'static str,
-        /// Which.
+        /// The address.
         address: Address,
-        /// Why not.
+        /// The system's error.
         error: io::Error,
     },
-    /// What the policy says can't be done.
+    /// The policy can't be put in force.
     Policy(PolicyError),
-    /// The keys of `CL.THROTTLE` can't be kept.
+    /// The table of `CL.THROTTLE` keys can't be created.
     #[display("the keys of CL.THROTTLE: {_0}")]
     Throttle(LimitError),
-    /// The policy's file can't be looked after.
+    /// The policy file can't be watched.
     #[display("can't look after the policy's file: {_0}; --watch off does without")]
     Watch(io::Error),
-    /// State can't be kept, and why.
+    /// The state can't be kept; the text says why.
     State(String),
-    /// Operators would be asked for by others than this machine, and nobody has said who they are.
+    /// The admin listener is reachable from other machines, but neither a token nor client certificates authenticate
+    /// operators.
     #[display(
         "--admin {_0} can be reached from other machines: give operators a token by --admin-token-file, \
          or ask for their certificates by --tls-client-ca, or stay on 127.0.0.1 or a UNIX socket"
     )]
     OpenAdmin(Address),
-    /// Certificates can't be used, and why.
+    /// Certificates can't be used; the text says why.
     Tls(String),
-    /// The file that tells the addresses can't be written.
+    /// The ready file can't be written.
     #[display("can't write --ready-file {}: {_1}", _0.display())]
     ReadyFile(PathBuf, io::Error),
 }

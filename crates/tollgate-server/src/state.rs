@@ -1,9 +1,9 @@
-//! What a service in memory keeps across restarts, in a folder of its own: what keys have spent of rates in a snapshot,
-//! what they have used of quotas in a journal.
+//! The state that a service in memory keeps across restarts, in a folder of its own: a snapshot of what keys have spent
+//! of rates, and a journal of what they have used of quotas.
 //!
 //! | file | what |
 //! |---|---|
-//! | `lock` | locked for as long as a process keeps its state here; its id |
+//! | `lock` | locked for as long as a process keeps its state here; has the id of the process |
 //! | `snapshot` | all rates (`snapshot.rs`), written anew every few seconds and at the end |
 //! | `quotas` | the journal of quotas, as `tollgate::quota` keeps it, with `quotas.lock` |
 //! | `snapshot.damaged-…`, `quotas.damaged-…` | what couldn't be read at a start, by the second of that |
@@ -35,17 +35,17 @@ pub use uptime::Uptime;
 use snapshot::RestoreFailure;
 pub(crate) use snapshot::RestoredState;
 
-/// Quotas are written down at least so often.
+/// The longest interval between two flushes of quotas.
 const MOST_BETWEEN_FLUSHES: Duration = Duration::from_secs(1);
-/// What the system says of a disk that can't be read: `EIO`.
+/// The system's error for a disk that can't be read: `EIO`.
 const LOST_BY_THE_DISK: i32 = 5;
-/// What to do about a file that may be as good as ever.
+/// The advice about a file that may be intact.
 const UNREAD: &str =
     "; mend that and start again, or move the file away to start without what it holds";
-/// So many limits are named in the log that the policy has no more.
+/// How many limits missing from the policy are named in the log.
 const NAMED: usize = 10;
 
-/// Where a service in memory keeps its state, and how often it is saved.
+/// The folder of the state, and how often it is saved.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,17 +56,17 @@ const NAMED: usize = 10;
 /// ```
 #[derive(Clone, Debug)]
 pub struct StateOptions {
-    /// A folder that no other service uses; it is made if it isn't there.
+    /// A folder that no other service uses. It is created if it doesn't exist.
     pub folder: PathBuf,
-    /// What was decided in so long is lost at most if the process is killed. Quotas are saved every second, or so often
-    /// if that is shorter.
+    /// The save interval: the most that a killed process forgets. Quotas are saved every second, or at this interval if
+    /// it is shorter.
     pub save_interval: Duration,
-    /// How long the machine runs, which tells the time between two processes even if somebody sets the wall clock.
+    /// How long the machine has been running. It tells the time between two processes even if the wall clock is set.
     pub uptime: fn() -> Option<Uptime>,
 }
 
 impl StateOptions {
-    /// In this folder, every five seconds.
+    /// The state in this folder, saved every five seconds.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
@@ -76,7 +76,7 @@ impl StateOptions {
     }
 }
 
-/// How saving goes, as [`Server::state`](crate::Server::state) tells it.
+/// The outcome of saving state: see [`Server::state_status`](crate::Server::state_status).
 ///
 /// ```
 /// use tollgate_server::StateStatus;
@@ -90,19 +90,19 @@ pub struct StateStatus {
     pub last_saved_unix: u64,
     /// Keys in it.
     pub keys: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// How long it took to write.
     pub save_duration: Duration,
-    /// Snapshots that were written since the start.
+    /// Snapshots written since the start.
     pub saves: u64,
-    /// Attempts that failed since the start, of the snapshot or of quotas.
+    /// Saves that failed since the start, of snapshots or quotas.
     pub failures: u64,
     /// Files that couldn't be read at the start, and were set aside.
     pub damaged_files: u64,
 }
 
-/// What is told of saving; nothing until there is a snapshot.
+/// The outcome of saving; empty until the first snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct SaveProgress(Mutex<Option<StateStatus>>);
 
@@ -111,7 +111,7 @@ impl SaveProgress {
         *self.locked()
     }
 
-    /// Changes what is told.
+    /// Changes the status.
     pub(crate) fn update(&self, change: impl FnOnce(&mut StateStatus)) {
         change(self.locked().get_or_insert_default());
     }
@@ -121,15 +121,15 @@ impl SaveProgress {
     }
 }
 
-/// A service's counts as they were kept, and the folder that keeps them.
+/// A service's restored counters, and the folder that keeps them.
 pub(crate) struct OpenedState<C: Clock + 'static, W: Clock + 'static> {
-    /// What couldn't be read, and is forgotten.
+    /// Why state was lost: one reason for each file that was set aside.
     pub(crate) lost: Vec<String>,
     pub(crate) folder: Folder,
     pub(crate) found: RestoredState<C, W>,
 }
 
-/// What a service is to count, and where it says what became of its state.
+/// The inputs for restoring state: the policy, the backend's settings, the folder and the log.
 pub(crate) struct StateOpener<'a, C, W> {
     pub(crate) policy: Policy,
     pub(crate) builder: MemoryBuilder<C, W>,
@@ -139,7 +139,7 @@ pub(crate) struct StateOpener<'a, C, W> {
 }
 
 impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, W> {
-    /// Goes on from what the folder holds. What can't be read is set aside, and it begins without.
+    /// Restores the state of the folder. Unreadable files are set aside, and the service starts without them.
     ///
     /// # Errors
     /// The folder can't be used, or the policy can't be put in force.
@@ -152,7 +152,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
         let folder = Folder::lock(&self.options.folder).map_err(StartError::State)?;
         folder.sweep();
         let mut lost = Vec::new();
-        // Each turn sets something aside that the next one doesn't find.
+        // Each pass sets one file aside, which the next pass doesn't find, so the loop ends.
         loop {
             let refused = match snapshot::restore(&self, &folder) {
                 Ok(found) => {
@@ -204,7 +204,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
         Ok(())
     }
 
-    /// Says what was found.
+    /// Logs what was restored.
     fn log_found(&self, folder: &Folder, found: &RestoredState<C, W>) {
         let quotas = found.engine.backend().quota_stats();
         let place = folder.path().display();
@@ -241,7 +241,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
     }
 }
 
-/// Whether a journal is of no use, whatever one does: else it is somebody's mistake, who is told of it.
+/// Whether a journal is useless whatever an operator does. Any other error is somebody's mistake, and is reported.
 fn is_damaged(error: &FileError) -> bool {
     match error {
         FileError::Io { path, source } => is_lost(path, source),
@@ -252,16 +252,15 @@ fn is_damaged(error: &FileError) -> bool {
     }
 }
 
-/// Whether what couldn't be read can't be read by anybody: something else is in its place, or the disk has lost a part of
-/// it. Nothing is wrong with a file on a disk that is full, or that belongs to somebody else, or for which no more files
-/// may be open: set aside, it would be forgotten for a reason that passes.
+/// Whether a file is lost for good: a folder is in its place, or the disk has lost a part of it. A full disk, a wrong
+/// owner or a lack of file descriptors passes, and setting the file aside would lose its state.
 fn is_lost(path: &Path, error: &io::Error) -> bool {
     path.is_dir()
         || error.kind() == io::ErrorKind::UnexpectedEof
         || error.raw_os_error() == Some(LOST_BY_THE_DISK)
 }
 
-/// Why a journal that isn't damaged can't be used, and what to do.
+/// Why an undamaged journal can't be used, and what to do.
 fn journal_error(error: &FileError) -> String {
     let help = match error {
         FileError::Io { .. } => UNREAD,

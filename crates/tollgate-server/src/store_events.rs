@@ -1,4 +1,4 @@
-//! What happens to the store, for the log and for those who ask whether the service is well.
+//! Records the store's events in the log and in the service's health.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,8 +8,8 @@ use tollgate_redis::StoreEvent;
 use crate::health::{Concern, Health};
 use crate::log::{Level, Log};
 
-/// Hears what happens to a store, says it in a log, and makes it a concern of the service that is started with it.
-/// A failure that goes on is said once.
+/// Records the events of a store: in a log, and as a concern of the service that is started with it. A failure that
+/// persists is logged once.
 ///
 /// ```
 /// use tollgate_redis::StoreEvent;
@@ -27,12 +27,12 @@ pub struct StoreEvents(Arc<StoreEventsInner>);
 struct StoreEventsInner {
     log: Log,
     health: Health,
-    /// The failure that was said last.
+    /// The latest logged failure.
     last: Mutex<String>,
 }
 
 impl StoreEvents {
-    /// Says them there.
+    /// Records events in this log.
     pub fn new(log: Log) -> Self {
         Self(Arc::new(StoreEventsInner {
             log,
@@ -41,13 +41,13 @@ impl StoreEvents {
         }))
     }
 
-    /// Something happened: for `RedisBuilder::on_event`.
+    /// Records an event; to be passed to `RedisBuilder::on_event`.
     pub fn record(&self, event: &StoreEvent<'_>) {
         let StoreEventsInner { log, health, last } = &*self.0;
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         let level = match event {
             StoreEvent::Failed { error, .. } | StoreEvent::KeyFailed { error, .. } => {
-                // If a key failed, the store itself is well.
+                // If only a key failed, the store itself is healthy.
                 if matches!(event, StoreEvent::Failed { .. }) {
                     health.raise_concern(Concern::Store, *error);
                 }
@@ -71,34 +71,34 @@ impl StoreEvents {
         log.log(level, &format!("store: {event}"), &[]);
     }
 
-    /// It couldn't be asked before anybody needed it.
+    /// Raises the concern for a store that was unreachable before the first request.
     pub fn report_unreachable(&self, why: &str) {
         self.0.health.raise_concern(Concern::Store, why);
     }
 
-    /// The concerns of the service that hears of them.
+    /// The health of the service that has these concerns.
     pub(crate) fn health(&self) -> Health {
         self.0.health.clone()
     }
 }
 
-/// What is known of a store beside what requests tell.
+/// The outcome of a probe, if no request was decided since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeResult {
-    /// It answered, and no request was decided since.
+    /// The store answered, and no request was decided since.
     Answers,
-    /// It didn't, and no request was decided since.
+    /// The store didn't answer, and no request was decided since.
     Missing,
-    /// Requests were decided since: they know better.
+    /// Requests were decided since: their outcome is newer.
     AskRequests,
 }
 
-/// What came of the last look at the store.
+/// The latest probe of the store, with the request counts at that time.
 #[derive(Debug, Default)]
 pub(crate) struct LastProbe(Mutex<Option<(RequestCounts, ProbeResult)>>);
 
 impl LastProbe {
-    /// What is known once so many requests are decided.
+    /// The outcome of the probe, if the request counts haven't changed since.
     pub(crate) fn at(&self, requests: RequestCounts) -> ProbeResult {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match last {

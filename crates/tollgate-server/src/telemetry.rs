@@ -1,4 +1,4 @@
-//! What is known of a service while it runs: what it logs, whether it is well, and what is measured of clients.
+//! The telemetry of a running service: its log, its health, and its metrics about clients.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use crate::rls_failure_mode::RlsFailureMode;
 use crate::settings::Settings;
 use crate::store_events::{LastProbe, StoreEvents};
 
-/// From here to there in nanoseconds: 10 µs to 10 s.
+/// The upper ends of the histograms' buckets, in nanoseconds: 10 µs to 10 s.
 static BUCKET_ENDS: [u64; 14] = [
     10_000,
     25_000,
@@ -36,22 +36,22 @@ static BUCKET_ENDS: [u64; 14] = [
     10_000_000_000,
 ];
 
-/// Domains that the policy doesn't know and that are named in the log; others are only counted.
+/// How many unknown domains are named in the log; further ones are only counted.
 const MAX_LOGGED_DOMAINS: usize = 100;
 
-/// What all parts of a service report to.
+/// The telemetry that all parts of a service report to.
 pub(crate) struct Telemetry {
     pub(crate) log: Log,
-    /// Whether it should be asked.
+    /// Whether clients should be sent here, and current concerns.
     pub(crate) health: Health,
-    /// Logs some of the denials.
+    /// Logs a sample of the denials.
     pub(crate) denials: Arc<DenialLogger>,
     pub(crate) measured: ClientMetrics,
-    /// What clients do that their protocol doesn't allow.
+    /// Clients' protocol errors.
     pub(crate) errors: Arc<ProtocolErrors>,
-    /// Whether the store was there when it was asked last.
+    /// The outcome of the latest probe of the store.
     pub(crate) store_probes: LastProbe,
-    /// One scrape at a time: each looks at all keys.
+    /// Lets one scrape run at a time, as each visits all keys.
     pub(crate) scrape_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -71,20 +71,20 @@ impl Telemetry {
     }
 }
 
-/// Times and connections, by protocol.
+/// Metrics about clients, by protocol.
 #[derive(Debug)]
 pub(crate) struct ClientMetrics {
     times: [Histogram; Protocol::TIMED.len()],
-    /// None where nobody listens.
+    /// Empty for disabled listeners.
     connection_counts: [OnceLock<Arc<ListenerConnections>>; Protocol::ALL.len()],
     /// Calls that were reset before their messages were complete.
     resets: AtomicU64,
     clock: Monotonic,
-    /// Requests of Envoy that could not be decided, by what Envoy was told.
+    /// Requests of Envoy that could not be decided, by Envoy's answer.
     undecided: [AtomicU64; 2],
-    /// Requests of domains that the policy doesn't know, and the first of those domains.
+    /// The number of requests of unknown domains, and the first of those domains.
     unknown: (AtomicU64, Mutex<BTreeSet<String>>),
-    /// When it started, since 1970.
+    /// The time of the start, since 1970.
     pub(crate) started_at: Timestamp,
 }
 
@@ -101,13 +101,13 @@ impl ClientMetrics {
         }
     }
 
-    /// The time, for [`took`](Self::took).
+    /// The time, for [`record_requests`](Self::record_requests).
     #[inline]
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// So many requests have come together, at this time, and their answers are ready.
+    /// Records requests that arrived together at `since` and are answered now.
     #[inline]
     pub(crate) fn record_requests(&self, protocol: Protocol, since: Timestamp, requests: u64) {
         if let (Some(times), 1..) = (self.times.get(protocol as usize), requests) {
@@ -115,30 +115,30 @@ impl ClientMetrics {
         }
     }
 
-    /// A client gave up a call before its message was complete.
+    /// Records a call that was reset before its message was complete.
     pub(crate) fn record_reset(&self) {
-        // It is shown, and nothing depends on it.
+        // Relaxed: nothing depends on it.
         self.resets.fetch_add(1, Relaxed);
     }
 
-    /// How many such calls there were.
+    /// The number of such calls.
     pub(crate) fn resets(&self) -> u64 {
         self.resets.load(Relaxed)
     }
 
-    /// A request of Envoy couldn't be decided, and Envoy is told so.
+    /// Records a request of Envoy that couldn't be decided.
     #[cold]
     pub(crate) fn record_undecided(&self, told: RlsFailureMode) {
         self.undecided[told as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many requests of Envoy couldn't be decided, by what Envoy was told.
+    /// The number of undecided requests of Envoy, by Envoy's answer.
     pub(crate) fn undecided(&self) -> [(&'static str, u64); 2] {
         let count = |told: RlsFailureMode| self.undecided[told as usize].load(Relaxed);
         [RlsFailureMode::Error, RlsFailureMode::Deny].map(|told| (told.name(), count(told)))
     }
 
-    /// Counts a request of a domain that the policy doesn't know. Whether that is to be said: once a domain, and of so many.
+    /// Counts a request of an unknown domain. Returns whether to log it: once for each domain, up to a bound.
     #[cold]
     pub(crate) fn is_new_unknown_domain(&self, domain: &str) -> bool {
         self.unknown.0.fetch_add(1, Relaxed);
@@ -152,23 +152,23 @@ impl ClientMetrics {
             && known.insert(domain.to_owned())
     }
 
-    /// How many requests were of a domain that the policy doesn't know.
+    /// The number of requests of unknown domains.
     pub(crate) fn unknown_domains(&self) -> u64 {
         self.unknown.0.load(Relaxed)
     }
 
-    /// How long answers took.
+    /// The histograms of response times.
     pub(crate) fn times(&self) -> impl Iterator<Item = (Protocol, &Histogram)> {
         Protocol::TIMED.into_iter().zip(&self.times)
     }
 
-    /// Connections of this protocol are counted there.
+    /// Registers the connection count of a protocol's listener.
     pub(crate) fn register_listener(&self, protocol: Protocol, open: &Arc<ListenerConnections>) {
-        // A listener is bound once.
+        // Each listener is bound only once.
         let _ = self.connection_counts[protocol as usize].set(Arc::clone(open));
     }
 
-    /// How many connections there are.
+    /// The number of open connections.
     pub(crate) fn connections(&self, protocol: Protocol) -> usize {
         let open = self.connection_counts[protocol as usize].get();
         open.map_or(0, |open| open.count())

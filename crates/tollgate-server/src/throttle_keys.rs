@@ -1,8 +1,8 @@
 //! The keys of `CL.THROTTLE`, which brings its limit along: in memory, or in the store.
 //!
-//! A key has one theoretical arrival time (TAT), whatever limit it is asked by, as in redis-cell. In memory it is the word
-//! of a GCRA whose tokens are nanoseconds: a request costs the time that its tokens take, and the burst is the tolerance.
-//! In a store it is kept by a script of its own.
+//! A key has one theoretical arrival time (TAT), whatever limit a command brings, as in redis-cell. In memory it is a
+//! GCRA whose tokens are nanoseconds: a request costs the time that its tokens take, and the burst is the tolerance. In
+//! a store a script of its own keeps it.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -20,18 +20,18 @@ use tollgate_redis::{Redis, RedisLimiter, StoreError, StoreLimitError};
 
 use crate::cl_throttle::{ThrottleLimit, ThrottleOutcome};
 
-/// Limits that are kept ready at the same time.
+/// How many prepared limits are cached.
 const CACHED_LIMITS: usize = 1_024;
 
-/// Where keys are kept that bring their limits along.
+/// A table of keys whose limits come along with each command.
 pub(crate) trait ThrottleKeys: Send + Sync + 'static {
-    /// A limit, ready to be asked.
+    /// A prepared limit.
     type Limit: Send + Sync;
 
-    /// Gets a limit ready.
+    /// Prepares a limit for charges.
     fn prepare_limit(&self, limit: ThrottleLimit) -> Result<Self::Limit, String>;
 
-    /// Charges a key. It fails if nobody could be asked.
+    /// Charges a key. The error says why the store can't be reached.
     fn charge(
         &self,
         limit: &Self::Limit,
@@ -39,46 +39,46 @@ pub(crate) trait ThrottleKeys: Send + Sync + 'static {
         quantity: u64,
     ) -> impl Future<Output = Result<ThrottleOutcome, String>> + Send;
 
-    /// How long until a key is as one never seen.
+    /// The time until a key is like a new one.
     fn debt_of(&self, key: &[u8]) -> impl Future<Output = Result<Duration, String>> + Send;
 
-    /// Forgets what a key owes; says whether it owed anything.
+    /// Resets a key. Returns whether it had spent anything.
     fn reset_key(&self, key: &[u8]) -> impl Future<Output = Result<bool, String>> + Send;
 
-    /// How many keys owe something, if that is known here.
+    /// The number of keys that have spent something, if it is known here.
     fn active_keys(&self) -> Option<usize>;
 
-    /// The table of keys.
+    /// The statistics of the table.
     fn table_stats(&self) -> TableStats;
 }
 
-/// What the table is called in metrics.
+/// The name of the table in metrics.
 const TABLE_NAME: &str = "throttle";
 
-/// Keys in this process.
+/// The keys in this process.
 pub(crate) struct LocalThrottleKeys<C: Clock>(KeyedLimiter<C>);
 
-/// A limit of keys in this process.
+/// A prepared limit of keys in this process.
 #[derive(Debug)]
 pub(crate) struct LocalThrottleLimit {
     limit: ThrottleLimit,
     tier: Tier,
 }
 
-/// Tokens are nanoseconds.
+/// A rate whose tokens are nanoseconds.
 fn nanosecond_rate(burst: u64) -> Rate {
     Rate::new(1, Duration::from_nanos(1)).burst(burst)
 }
 
 impl<C: Clock> LocalThrottleKeys<C> {
-    /// So many keys at most; those beyond share one limit.
+    /// A table of at most this many keys; further keys share one limit.
     pub(crate) fn new(keys: usize, clock: C) -> Result<Self, LimitError> {
-        // Each call brings its own tolerance; this is nobody's.
+        // Each command brings its own tolerance, so the builder's rate is never used.
         let builder = KeyedLimiter::builder(nanosecond_rate(1), keys);
         Ok(Self(builder.clock(clock).build()?))
     }
 
-    /// The same with the keys of a snapshot, as they are at these times; how many.
+    /// Restores the keys of a snapshot, as of these times. Returns how many.
     pub(crate) fn load(
         keys: usize,
         clock: C,
@@ -90,7 +90,7 @@ impl<C: Clock> LocalThrottleKeys<C> {
         Ok((Self(limiter), loaded))
     }
 
-    /// Writes the keys that are active at these times, and says how many they are.
+    /// Saves the keys that are active at these times. Returns how many.
     pub(crate) fn save(
         &self,
         file: &mut SnapshotWriter,
@@ -99,7 +99,7 @@ impl<C: Clock> LocalThrottleKeys<C> {
         self.0.save(file, times)
     }
 
-    /// A number that grows with what keys spend.
+    /// A number that grows with every charge.
     pub(crate) fn allowed_count(&self) -> u64 {
         self.0.stats().allowed
     }
@@ -152,9 +152,9 @@ impl<C: Clock + 'static> ThrottleKeys for LocalThrottleKeys<C> {
     }
 }
 
-/// Keys in the store.
+/// The keys in the store.
 pub(crate) struct StoreThrottleKeys {
-    /// By whichever rate: all others count in its keys.
+    /// A limiter with any rate, for operations that don't depend on the rate; the others share its keys.
     base_limiter: RedisLimiter,
     limits: Mutex<HashMap<ThrottleLimit, Arc<RedisLimiter>>>,
 }
@@ -170,7 +170,7 @@ impl StoreThrottleKeys {
     }
 }
 
-/// Why a store didn't tell of a key.
+/// The error of an unreachable store.
 fn store_unreachable(error: &StoreError) -> String {
     format!("the store can't be asked: {error}")
 }
@@ -223,23 +223,23 @@ impl ThrottleKeys for StoreThrottleKeys {
         Ok(owed > Duration::ZERO)
     }
 
-    /// Keys are in the store, and nobody counts them.
+    /// The keys are in the store, and aren't counted.
     fn active_keys(&self) -> Option<usize> {
         None
     }
 
-    /// Keys are in the store, and none is here.
+    /// The keys are in the store, and none are here.
     fn table_stats(&self) -> TableStats {
         TableStats::empty(TABLE_NAME)
     }
 }
 
-/// A key as text: any bytes, and no two alike.
+/// A key as text: any bytes are valid, and different keys have different texts.
 fn text_of_key(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) if !text.starts_with('\0') => text.to_owned(),
         _ => key.iter().fold("\0".to_owned(), |mut text, byte| {
-            // Text never fails to be written to a string.
+            // Writing to a string can't fail.
             let _ = write!(text, "{byte:02x}");
             text
         }),

@@ -1,7 +1,7 @@
-//! TLS on the listeners: whose certificates are shown and taken, and how a connection begins with it.
+//! TLS on the listeners: the service's certificate, the verification of clients' certificates, and the handshake.
 //!
-//! What is in force is replaced as a whole, so a handshake is by the files before or by those after, never by some of
-//! both. Connections that are there stay.
+//! A reload replaces the configuration as a whole, so a handshake uses either the old files or the new ones, never a
+//! mixture. Open connections continue.
 
 use std::fmt;
 use std::future::Future;
@@ -28,10 +28,10 @@ mod tls_files;
 use tls_files::{TlsConfigs, TlsFiles};
 
 const DAY: i64 = 86_400;
-/// A certificate that ends within so many days is worth a word each day.
+/// From this many days before its expiry, a certificate is a concern.
 const SOON: i64 = 14;
 
-/// Certificates, and which listeners show them. Those on UNIX sockets don't.
+/// The certificate files, and the listeners with TLS. UNIX sockets have no TLS.
 ///
 /// ```
 /// use tollgate_server::{Protocol, Settings, Tls};
@@ -48,28 +48,28 @@ const SOON: i64 = 14;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// A PEM file: the service's certificate, then those between it and an authority.
+    /// A PEM file: the service's certificate, then the intermediate certificates.
     pub certificate: PathBuf,
-    /// A PEM file: its key.
+    /// A PEM file: the private key.
     pub key: PathBuf,
-    /// A PEM file: who signs the clients' certificates. With it a client must show one.
+    /// A PEM file: the authorities of clients' certificates. If it is set, a client must present a certificate.
     pub client_ca: Option<PathBuf>,
-    /// A PEM file: lists of clients' certificates that no longer hold.
+    /// A PEM file: certificate revocation lists for clients' certificates.
     pub revocation_lists: Option<PathBuf>,
-    /// The listeners that speak TLS alone.
+    /// The listeners that accept TLS only.
     pub listeners: Vec<Protocol>,
 }
 
-/// The certificates of a service that runs.
+/// The certificates of a running service.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     settings: Tls,
     in_force: RwLock<Arc<TlsConfigs>>,
-    /// What was read last, whether it was put in force or not.
+    /// The files of the latest successful read, to notice changes.
     read: Mutex<Option<TlsFiles>>,
 }
 
-/// How connections of one listener begin.
+/// The TLS handshake of a listener's connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Handshake {
     certificates: Arc<Certificates>,
@@ -78,18 +78,18 @@ pub(crate) struct Handshake {
     log: Log,
 }
 
-/// What should be known of certificates that are in force.
+/// A warning about certificates in force.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 pub(crate) enum ExpiryWarning {
-    /// It is over: clients refuse it.
+    /// The certificate has expired: clients reject it.
     #[display(
-        "the certificate has expired on {_0}, and clients refuse it: replace --tls-cert and --tls-key"
+        "the certificate has expired on {_0}, and clients reject it: replace --tls-cert and --tls-key"
     )]
     Expired(String),
-    /// The list of revoked certificates should have been replaced.
+    /// A revocation list is past its next update.
     #[display("the list of revoked certificates was to be replaced by {_0}: replace --tls-crl")]
     OldList(String),
-    /// So many days are left, and when they are over.
+    /// The remaining days, and the date of expiry.
     #[display("the certificate expires {}, on {_1}", in_days(*_0))]
     Soon(i64, String),
 }
@@ -113,14 +113,14 @@ impl Certificates {
         })
     }
 
-    /// Reads them again, and puts them in force if they have changed and are right: whether it did, or why not.
+    /// Reads the files again. Changed and valid files are put in force. Returns whether they changed.
     pub(crate) fn renew(&self) -> Result<bool, String> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let files = TlsFiles::read(&self.settings)?;
         if read.as_ref() == Some(&files) {
             return Ok(false);
         }
-        // What is wrong is said each time that it is read.
+        // Cleared, so that an error is reported at each read until the files are valid.
         *read = None;
         let next = Arc::new(files.in_force(&self.settings)?);
         *read = Some(files);
@@ -132,18 +132,18 @@ impl Certificates {
         Ok(true)
     }
 
-    /// When the certificate ends, in seconds of the Unix epoch.
+    /// When the certificate expires, in seconds of the Unix epoch.
     pub(crate) fn not_after(&self) -> Option<i64> {
         self.in_force().not_after
     }
 
-    /// The same as people write it.
+    /// The same as text.
     pub(crate) fn not_after_shown(&self) -> String {
         self.not_after()
             .map_or_else(|| "unknown".to_owned(), format_unix_seconds)
     }
 
-    /// What should be known of those in force, if anything.
+    /// The warning about the certificates in force, if there is one.
     pub(crate) fn ending(&self) -> Option<ExpiryWarning> {
         let now = i64::try_from(Wall.now().as_nanos() / 1_000_000_000).unwrap_or(i64::MAX);
         let in_force = self.in_force();
@@ -162,12 +162,12 @@ impl Certificates {
         }
     }
 
-    /// The file that only the service should be able to read.
+    /// The private key, which only the service should be able to read.
     pub(crate) const fn key(&self) -> &PathBuf {
         &self.settings.key
     }
 
-    /// How connections of a listener begin; none if it doesn't speak TLS.
+    /// The handshake of a listener; `None` if it has no TLS.
     pub(crate) fn on(
         self: &Arc<Self>,
         on: Protocol,
@@ -189,8 +189,8 @@ impl Certificates {
 }
 
 impl Handshake {
-    /// Begins a connection, and serves it. It ends if its client doesn't begin in time, is refused, or another needs
-    /// its place before. In a box, so that connections without TLS aren't larger for it.
+    /// Completes the handshake and serves the connection. The connection ends if the handshake fails or times out, or
+    /// if it is evicted for another connection. Boxed, so that connections without TLS aren't larger.
     pub(crate) fn serve_after<'s, F>(
         self,
         stream: TcpStream,
@@ -221,6 +221,7 @@ impl Handshake {
         };
         let from = stream.peer_addr().ok();
         let accepted = TlsAcceptor::from(Arc::clone(config)).accept(stream);
+        // Dropped early, so that a slow handshake doesn't keep replaced files in memory.
         drop(in_force);
         let accepted = tokio::time::timeout(self.time, accepted);
         let accepted = tokio::select! {
@@ -233,7 +234,7 @@ impl Handshake {
         place.finish_handshake().then_some(stream)
     }
 
-    /// Says why a client was refused, to those who look for it: anybody can cause such lines.
+    /// Logs a failed handshake, at debug level, as any client can cause it.
     fn log_refusal(&self, from: Option<SocketAddr>, why: &io::Error) {
         let from = from.map_or_else(|| "a client that is gone".to_owned(), |one| one.to_string());
         let said: [(&str, &dyn fmt::Display); 3] =

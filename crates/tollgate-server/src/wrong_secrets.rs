@@ -1,7 +1,7 @@
-//! Wrong passwords and tokens: counted, said in the log now and then, and answered late if an address sends many.
+//! Wrong passwords and tokens: counted, logged now and then, and answered with a delay if an address sends many.
 //!
-//! A right secret is never refused or delayed, whatever others at its address have sent: a broken client behind one
-//! address with a hundred good ones costs these nothing. Each connection may be wrong a few times, then it is closed.
+//! A correct secret is never rejected or delayed, whatever others at its address have sent: a broken client must not
+//! harm a hundred good ones behind the same address. A connection is closed after a few wrong secrets.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,26 +13,26 @@ use tollgate::{KeyedLimiter, Limiter, Rate};
 use crate::address::{Peer, Protocol};
 use crate::log::Log;
 
-/// So many wrong secrets end a connection.
+/// How many wrong secrets close a connection.
 pub(crate) const MAX_TRIES: u8 = 5;
-/// An answer to an address that has sent too many waits so long; others go on meanwhile.
+/// The delay of an answer to an address that has sent too many. Other connections aren't delayed.
 const DELAY: Duration = Duration::from_secs(1);
-/// Addresses that are told apart; those beyond count together.
+/// How many addresses have a counter of their own; further ones share one.
 const MAX_ADDRESSES: usize = 10_000;
 
-/// What was sent instead of secrets.
+/// Records wrong secrets.
 #[derive(Debug)]
 pub(crate) struct WrongSecrets {
     log: Log,
     counts: [AtomicU64; Protocol::ALL.len()],
     by_address: KeyedLimiter<Monotonic>,
-    /// When a line may be said.
+    /// Bounds the log lines.
     line_limiter: Limiter,
     suppressed: AtomicU64,
 }
 
 impl WrongSecrets {
-    /// So many an address are answered immediately, and as many a minute.
+    /// `free` wrong secrets of each address are answered immediately, and as many in each minute.
     pub(crate) fn new(free: u64, log: Log) -> Self {
         Self {
             log,
@@ -43,7 +43,7 @@ impl WrongSecrets {
         }
     }
 
-    /// Counts a wrong secret, and tells how long its answer is to wait.
+    /// Counts a wrong secret. Returns the delay of its answer.
     #[cold]
     pub(crate) fn record_wrong_secret(&self, protocol: Protocol, from: Peer) -> Duration {
         self.counts[protocol as usize].fetch_add(1, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl WrongSecrets {
         }
     }
 
-    /// How many there were.
+    /// The number of wrong secrets, by protocol.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (Protocol, u64)> {
         let counts = self.counts.each_ref();
         let counts = counts.map(|count| count.load(Ordering::Relaxed));
@@ -87,7 +87,7 @@ mod tests {
         }
         assert_eq!(wrong("192.0.2.1:11"), DELAY);
         assert_eq!(wrong("192.0.2.2:1"), Duration::ZERO);
-        // Of a site, all addresses are one.
+        // All addresses of one site share a counter.
         for host in 1..=10 {
             assert_eq!(wrong(&format!("[2001:db8::{host}]:1")), Duration::ZERO);
         }

@@ -1,4 +1,4 @@
-//! What a trigger allocates, and what a pending key takes: a program of its own, for its allocator.
+//! The allocations of a trigger, and the memory of a pending key: a program of its own, for its allocator.
 
 use std::time::Duration;
 

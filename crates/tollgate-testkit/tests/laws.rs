@@ -1,7 +1,7 @@
 //! Every law for every core algorithm, over rates and traffic that proptest picks.
 //!
-//! A failing case is written to `proptest-regressions/laws.txt`, which is committed: every later
-//! run starts with it. `PROPTEST_CASES` sets how many cases each law runs, 256 unless told.
+//! A failing case is written to `proptest-regressions/laws.txt`, which is committed: every later run starts with it.
+//! `PROPTEST_CASES` sets the number of cases for each law, 256 by default.
 
 use std::time::Duration;
 

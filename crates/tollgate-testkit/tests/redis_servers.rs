@@ -1,4 +1,4 @@
-//! The launchers of real servers: what they start can be used, hurt and healed, and is gone afterwards.
+//! The launchers of real servers: a server can be used, broken and repaired, and is gone afterwards.
 
 use std::fs;
 use std::path::Path;

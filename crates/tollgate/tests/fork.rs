@@ -1,5 +1,5 @@
-//! A forked child keeps a cached clock that moves and timers that fire, though the threads that kept them are gone;
-//! and it grants nothing from a store that its parent has open.
+//! A forked child has a cached clock that moves and timers that fire, though the threads that kept them are gone; and
+//! it grants nothing from a store that its parent has open.
 #![cfg(unix)]
 #![expect(unsafe_code, reason = "there is no safe fork")]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 use tollgate::clock::{Cached, Monotonic};
 use tollgate::{Clock, Limiter, Rate};
 
-/// Whether cached time follows real time, given a second of patience.
+/// Whether cached time follows real time, within a second.
 fn follows_real_time(cached: &Cached) -> bool {
     let real = Monotonic::new();
     let give_up = real.now() + Duration::from_secs(1);

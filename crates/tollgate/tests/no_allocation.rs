@@ -115,7 +115,7 @@ fn no_permit_allocates_unless_it_has_to_wait() {
     drop(held);
 }
 
-/// Every verb of a tree, and what was taken given back at once and after another charge.
+/// Every verb of a tree, and refunds immediately and after another charge.
 fn no_verb_of_a_tree_allocates(tree: &ClassTree<Manual>, leaf: Leaf) {
     let before = allocation_count();
     for cost in [1, 0, 5, 40, 1_000, 1] {

@@ -1,4 +1,4 @@
-//! What a request holds is given back when its answer has ended, or the client is gone.
+//! A request's permits are released when its response has ended, or the client has disconnected.
 
 use std::convert::Infallible;
 use std::pin::Pin;

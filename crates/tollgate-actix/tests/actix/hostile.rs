@@ -1,4 +1,4 @@
-//! Requests that are written to get past a limit, and what errors are told.
+//! Requests that try to get past a limit, and error messages.
 
 use actix_web::dev::Service as _;
 use actix_web::http::header::HeaderValue;
@@ -70,7 +70,7 @@ fn errors_are_told_what_is_left_as_well() {
     });
 }
 
-/// A limit around another adds to what that one tells.
+/// A limit around another adds to its header fields.
 #[test]
 fn what_an_inner_limit_tells_stays() {
     run(async {
@@ -103,7 +103,7 @@ fn what_an_inner_limit_tells_stays() {
     });
 }
 
-/// A header in two lines, and bytes that are no text, hide no value from a policy.
+/// A header in two fields, and bytes that aren't text, hide no value from a policy.
 #[test]
 fn no_line_of_a_header_hides_another() {
     run(async {
@@ -155,7 +155,7 @@ fn no_line_of_a_header_hides_another() {
     });
 }
 
-/// actix-web hands all that follows a request for a WebSocket to its handler, whatever its length is said to be.
+/// actix-web passes all bytes behind a WebSocket request to its handler, whatever length is declared.
 #[test]
 fn a_body_behind_an_upgrade_is_of_unknown_size() {
     async fn read(body: web::Bytes) -> String {

@@ -65,7 +65,7 @@ impl Server {
         self.get_with(path, "").await
     }
 
-    /// The same with more lines of the head.
+    /// The same with more header fields.
     pub(crate) async fn get_with(&self, path: &str, lines: &str) -> Answer {
         self.connect().await.get_with(path, lines).await
     }

@@ -1,4 +1,4 @@
-//! Who is limited, by what, and what is told.
+//! Which clients are limited, by which key, and the responses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -260,7 +260,7 @@ fn a_policy_decides_by_facts_of_the_request() {
     });
 }
 
-/// Rules that come while a request waits may go by a header that nobody had asked for before: it is looked for then.
+/// Rules that arrive while a request waits may need a header that none needed before: it is extracted then.
 #[test]
 fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
     run(async {

@@ -1,4 +1,4 @@
-//! Limits around real apps of actix-web, asked over loopback connections.
+//! Limits around real apps of actix-web, over loopback connections.
 
 mod bodies;
 mod hostile;

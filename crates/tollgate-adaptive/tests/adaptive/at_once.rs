@@ -1,4 +1,4 @@
-//! Changes of a limit at the same time: what is in force in the end is what the law says, and within its bounds.
+//! Concurrent changes of a limit: the final limit is the algorithm's, and within its bounds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -43,7 +43,7 @@ fn a_permit_that_ends_while_the_bounds_change_does_not_put_the_old_limit_in_forc
     assert_eq!((controller.limit(), limiter.peek().limit), (8.0, 8));
 }
 
-/// Says what it is told to, and lets another permit end in between.
+/// Returns a scripted limit, and lets another permit end in between.
 struct Between {
     bounds: Bounds,
     limit: f64,

@@ -1,4 +1,4 @@
-//! Laws, their controller and what they achieve in the simulator.
+//! Adaptive algorithms, their controller and their results in the simulator.
 
 #![expect(
     clippy::unwrap_used,

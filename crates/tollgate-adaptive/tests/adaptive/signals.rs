@@ -1,4 +1,4 @@
-//! What laws make of signals that are stuck or senseless, and of the kernel's files.
+//! Adaptive algorithms with signals that are stuck or senseless, and the kernel's files.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,7 +112,7 @@ fn a_clock_that_is_set_back_silences_no_law() {
     }
 }
 
-/// As if a backend moved to another continent: nothing but the latency changed, and it takes as many at once as before.
+/// As if a backend moved to another continent: only the latency changed, and its concurrency is the same.
 #[test]
 fn the_default_law_learns_that_calls_became_forty_times_slower() {
     let mut law = Little::new(Bounds::new(1.0, 100.0).unwrap());
@@ -411,7 +411,7 @@ fn senseless() -> impl Iterator<Item = Sample> {
     })
 }
 
-/// An operator's order is in force with the next reading, also with one that changes nothing.
+/// An operator's override is in force with the next reading, also with one that changes nothing.
 #[test]
 fn a_limit_that_was_set_is_put_in_force_by_a_reading_that_is_on_target() {
     let law = GaugeTarget::new(bounds(), 0.7).unwrap().initial(50.0);

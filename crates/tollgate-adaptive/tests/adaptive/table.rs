@@ -1,4 +1,5 @@
-//! What each law achieves in each scenario of the simulator, cell by cell, as `docs/explanation/adaptive.md` has it.
+//! The results of each adaptive algorithm in each scenario of the simulator, cell by cell, as in
+//! `docs/explanation/adaptive.md`.
 
 use std::sync::OnceLock;
 use std::thread;
@@ -184,7 +185,7 @@ fn a_run_is_the_same_every_time() {
     assert_eq!(run(), run());
 }
 
-/// With fixed service times 8 at once are best, and Gradient2 settles far above.
+/// With fixed service times a concurrency of 8 is best, and Gradient2 settles far above.
 #[test]
 fn gradient2_settles_near_fifty_where_eight_are_best() {
     let scenario = Scenario::named("fixed").unwrap();

@@ -1,4 +1,4 @@
-//! The breaker by timelines: when it opens, how long it stays open, who probes, and what it tells.
+//! The breaker by timelines: when it opens, how long it stays open, which calls probe, and its events.
 
 #![expect(
     clippy::unwrap_used,

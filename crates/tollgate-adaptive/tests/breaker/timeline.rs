@@ -1,4 +1,4 @@
-//! The breaker as its users have it: calls that end, are dropped, or are held off, as tables of time.
+//! The breaker in use: calls that end, are dropped, or are held off, as tables of time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ enum Do {
 use CircuitState::{Closed, HalfOpen, Open};
 use Do::{Drop, Fail, Refused, Succeed};
 
-/// Does each at its time in milliseconds, and compares the state after it, and what was told.
+/// Applies each event at its time in milliseconds, and compares the state after it, and the reports.
 fn check(terms: Thresholds, table: &[(u64, Do, CircuitState)], told: &[&str]) {
     let clock = Manual::new();
     let heard = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! The order of breaker, rate and bulkhead, and what is given back when a call doesn't come about.
+//! The order of breaker, rate and bulkhead, and refunds when a call doesn't take place.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Who is let through when not all can be.
+//! Which calls pass when not all can.
 
 use std::sync::Arc;
 

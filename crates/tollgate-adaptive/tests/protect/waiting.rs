@@ -1,4 +1,4 @@
-//! Protected calls beside others who wait for the same rate.
+//! Protected calls beside other waiters for the same rate.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;

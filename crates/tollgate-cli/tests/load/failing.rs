@@ -1,4 +1,4 @@
-//! A store that isn't there, can't decide or goes away: what decisions get, and what is told.
+//! A store that is unreachable, can't decide or fails: the decisions, and the report.
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `tollgate load` as its users meet it: the built binary, against memory and real servers.
+//! `tollgate load` for its users: the built binary, against memory and real servers.
 
 mod arguments;
 mod failing;
@@ -33,7 +33,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("all output is UTF-8")
 }
 
-/// Standard output of a run that succeeds and says nothing on standard error.
+/// The standard output of a run that succeeds with an empty standard error.
 fn stdout(arguments: &[&str]) -> String {
     let output = run(arguments);
     let complaints = text(output.stderr);

@@ -1,4 +1,4 @@
-//! What a report says, as text and as JSON, and that an interrupted run has one too.
+//! The report, as text and as JSON, also of an interrupted run.
 
 #[cfg(target_os = "linux")]
 use std::process::{Command, Stdio};

@@ -86,7 +86,7 @@ fn wrong_arguments_are_named() {
     }
 }
 
-/// What is written by when, for whoever moves the time.
+/// The output with its times, for a test that moves the time.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! The command as a process: closed pipes, signals, and what is told.
+//! The command as a process: closed pipes, signals, and messages.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};

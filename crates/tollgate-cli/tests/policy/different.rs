@@ -1,4 +1,4 @@
-//! `tollgate diff`: what it says, and how it ends.
+//! `tollgate diff`: its output and its exit codes.
 
 use serde_json::{Value, json};
 

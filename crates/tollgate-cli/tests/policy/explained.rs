@@ -1,4 +1,4 @@
-//! `tollgate explain`: dates, a store that is down, waits, hints, and all that a proxy may say of a request.
+//! `tollgate explain`: dates, an unreachable store, waits, hints, and all facts that a proxy may send about a request.
 
 use std::process::Command;
 

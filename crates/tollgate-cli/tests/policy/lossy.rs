@@ -1,4 +1,5 @@
-//! `tollgate convert` of files that our own form can't say all of: what is lost is told, and refused if it decides.
+//! `tollgate convert` of files that our format can't express fully: the loss is reported, and rejected if it changes
+//! decisions.
 
 use serde_json::{Value, json};
 

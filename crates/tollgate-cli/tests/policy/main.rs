@@ -1,4 +1,4 @@
-//! `tollgate check`, `explain`, `convert` and `simulate CONFIG_FILE` as their users meet them.
+//! `tollgate check`, `explain`, `convert` and `simulate` of files, for their users.
 
 mod different;
 mod explained;
@@ -64,7 +64,7 @@ fn ended(output: Output) -> (Option<i32>, String, String) {
     )
 }
 
-/// What `explain --json` says of each request, below what it says of the policy.
+/// The part of `explain --json` about each request, below the part about the policy.
 fn steps(out: &str) -> Vec<Value> {
     let lines = out.lines().skip(1);
     lines
@@ -99,11 +99,11 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 5}
 ";
 
-/// What is said of one quota, wherever it stands.
+/// The note on a quota in memory, wherever the quota is.
 const QUOTA_IN_MEMORY: &str = "the quotas of 1 limit are kept in memory, and a restart forgets what was used, unless the \
      program keeps its limits in Redis or Valkey (tollgate serve --backend), or gives its memory a file for quotas (tollgate serve --state, `quota_file`)";
 
-/// What is said of slots, wherever they stand.
+/// The note on permits over Envoy's and Redis' protocols, wherever the limit is.
 const LEASES: &str = "that are taken over Envoy's protocol or Redis' are leases: free again by negative hits or \
      TG.REFUND, else when their time is over";
 

@@ -1,4 +1,4 @@
-//! The same commands on files in the form of envoyproxy/ratelimit.
+//! The same commands on files in the format of envoyproxy/ratelimit.
 
 use std::fs;
 

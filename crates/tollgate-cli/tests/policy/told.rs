@@ -1,4 +1,4 @@
-//! What the commands tell, and where they read: standard input, what each descriptor was charged, what was too much.
+//! The output and input of the commands: standard input, the charge of each descriptor, and costs that are too high.
 
 use serde_json::{Value, json};
 

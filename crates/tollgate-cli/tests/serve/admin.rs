@@ -1,4 +1,4 @@
-//! `tollgate admin` as operators use it: the real command asks a real service.
+//! `tollgate admin` for operators: the real command against a real service.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::kit::{ANY, LONG, Service, fails, file, tollgate};
 
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 3/h}]\n";
 
-/// Runs a command: its exit code, and what it says on standard output and standard error.
+/// Runs a command: its exit code, standard output and standard error.
 fn run(mut command: Command) -> (i32, String, String) {
     let ran = command.output().expect("tollgate runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -22,7 +22,7 @@ fn run(mut command: Command) -> (i32, String, String) {
     (code, text(ran.stdout), text(ran.stderr))
 }
 
-/// What the ready file says of it.
+/// A field of the service's ready file.
 fn told<'s>(service: &'s Service, name: &str) -> &'s str {
     service.ready[name].as_str().expect("text")
 }
@@ -36,7 +36,7 @@ fn asked(service: &Service, arguments: &[&str]) -> (i32, String, String) {
     })
 }
 
-/// What it says when all goes well.
+/// The output of a command that succeeds.
 #[track_caller]
 fn done(service: &Service, arguments: &[&str]) -> String {
     let (code, out, error) = asked(service, arguments);

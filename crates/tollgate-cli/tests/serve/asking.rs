@@ -1,4 +1,4 @@
-//! `tollgate ask`: one request by each protocol, as people read its answer, and by exit codes.
+//! `tollgate ask`: one request by each protocol, its printed answer and its exit code.
 
 use serde_json::Value;
 use tollgate_testkit::temp_folder::TempFolder;
@@ -7,7 +7,7 @@ use crate::kit::{ANY, Service, file, tollgate};
 
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 2/day}]";
 
-/// What it says, on both outputs, and its exit code.
+/// Both outputs, and the exit code.
 fn ask(arguments: &[&str]) -> (i32, String) {
     let run = tollgate().arg("ask").args(arguments).output();
     let run = run.expect("tollgate starts");

@@ -1,4 +1,4 @@
-//! Settings: which of several counts, and what `--print-config` shows of them.
+//! Settings: the precedence of their sources, and what `--print-config` shows.
 
 use std::process::Command;
 

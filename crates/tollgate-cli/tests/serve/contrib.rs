@@ -1,4 +1,4 @@
-//! What is in `contrib/` works with this command: its flags are there, its files are valid, and what it says runs.
+//! The files in `contrib/` work with this command: its flags exist, its files are valid, and its commands run.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,13 +22,13 @@ fn text(name: &str) -> String {
     fs::read_to_string(contrib(name)).unwrap_or_else(|error| panic!("contrib/{name}: {error}"))
 }
 
-/// The lines of a file that say something.
+/// The lines of a file that aren't empty or comments.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().map(str::trim);
     lines.filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// Runs a program to its end: whether it was content, and all that it said.
+/// Runs a program to its end: whether it succeeded, and all its output.
 fn run(command: &mut Command) -> (bool, String) {
     let ran = command.output();
     let ran = ran.unwrap_or_else(|error| panic!("{command:?}: {error}"));

@@ -1,5 +1,5 @@
-//! Killed at any moment under load: what was decided before the latest snapshot, and before the journal was written, is
-//! spent after the restart; and no file is ever found damaged.
+//! Killed at any moment under load: decisions before the latest snapshot and the latest journal flush are still charged
+//! after the restart, and no file is ever damaged.
 
 use std::collections::HashMap;
 use std::fs;
@@ -30,7 +30,7 @@ const FEW: u64 = 30;
 /// Seconds in which one comes back of what has a rate of so many in thirty days.
 const COMES_BACK: u64 = 25;
 
-/// What is asked all the time, by one client each.
+/// The continuous requests, by one client each.
 const KINDS: [Kind; 5] = [
     Kind::Calls,
     Kind::Bytes,

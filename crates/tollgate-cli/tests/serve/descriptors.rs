@@ -1,4 +1,4 @@
-//! A service with few file descriptors: clients beyond that are told so, and operators always get in.
+//! A service with few file descriptors: clients beyond the limit are rejected, and operators can always connect.
 
 use std::fs;
 use std::io::{Read, Write};

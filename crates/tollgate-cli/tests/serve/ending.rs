@@ -1,4 +1,4 @@
-//! How the command ends: what probes and logs say on the way, deadlines, and a second signal.
+//! Shutdown of the command: health checks and logs on the way, timeouts, and a second signal.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

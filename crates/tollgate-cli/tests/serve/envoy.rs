@@ -1,4 +1,4 @@
-//! `docs/start/envoy.md` is true: its two files, a real Envoy, and `tollgate serve` as a process of its own.
+//! `docs/start/envoy.md` is true: its two files, a real Envoy, and `tollgate serve` as a process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,7 +63,7 @@ fn block(page: &str, name: &str) -> String {
         .to_owned()
 }
 
-/// What is asked in a row, and the statuses that come back.
+/// A row of requests, and their statuses.
 fn statuses(edge: SocketAddr, path: &str, fields: &str, times: usize) -> Vec<u16> {
     (0..times).map(|_| get(edge, path, fields).status).collect()
 }

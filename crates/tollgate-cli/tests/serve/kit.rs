@@ -1,4 +1,4 @@
-//! A service as a process of its own, and what it says.
+//! A service as a process, and its output.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Service {
     child: Child,
     pub(crate) scratch: TempFolder,
-    /// What the ready file says.
+    /// The content of the ready file.
     pub(crate) ready: Value,
 }
 
@@ -85,7 +85,7 @@ impl Service {
         }
     }
 
-    /// What it has said on standard output, once that has this.
+    /// The standard output, once it has this text.
     pub(crate) fn said(&self, what: &str) -> String {
         let path = self.scratch.path("out");
         let read = || fs::read_to_string(&path).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Service {
             .collect()
     }
 
-    /// All that it has said on standard error.
+    /// All of the standard error.
     pub(crate) fn logged(&self) -> String {
         fs::read_to_string(self.scratch.path("err")).unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl Service {
         ended.expect("an end")
     }
 
-    /// Waits until it has said this on standard error.
+    /// Waits until the standard error has this text.
     #[track_caller]
     pub(crate) fn warns(&self, what: &str) {
         let said = format!("{what:?} in the log");
@@ -176,7 +176,7 @@ impl Drop for Service {
     }
 }
 
-/// Runs what can't start: its exit code, and what it says on standard error.
+/// Runs a service that can't start: its exit code, and its standard error.
 #[track_caller]
 pub(crate) fn fails(options: &[&str], change: impl FnOnce(&mut Command)) -> (i32, String) {
     let mut command = tollgate();
@@ -188,7 +188,7 @@ pub(crate) fn fails(options: &[&str], change: impl FnOnce(&mut Command)) -> (i32
     (run.status.code().expect("an exit code"), said)
 }
 
-/// A log without the time that begins each line.
+/// A log without the time at the start of each line.
 fn without_times(log: &str) -> String {
     let lines = log.split_inclusive('\n');
     let without = lines.map(|line| match line.split_once("Z ") {

@@ -1,4 +1,4 @@
-//! `tollgate serve` as people start it: the real command, real clients and real stores.
+//! `tollgate serve` as a process: the real command, real clients and real stores.
 
 mod admin;
 mod asking;

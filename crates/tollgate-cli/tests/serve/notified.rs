@@ -1,4 +1,4 @@
-//! What systemd is told: when clients may come, while the policy is read again, signs of life, and the end.
+//! Notifications to systemd: readiness, reloads, the watchdog, and the shutdown.
 
 use std::os::unix::net::UnixDatagram;
 

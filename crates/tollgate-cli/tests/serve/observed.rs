@@ -1,4 +1,4 @@
-//! What the service tells of itself, to those who really read it: Prometheus, a log's reader, and one that doesn't read.
+//! The service's output for its real readers: Prometheus, a reader of the log, and a log that nobody reads.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,8 +1,8 @@
-//! The pages about the service are true: their commands run, their answers come, and every setting is on the page.
+//! The pages about the service are true: their commands run, their output matches, and every setting is documented.
 //!
-//! A block of `yaml file=NAME` is a file. Of a block of `sh` each line is run; a line that starts the service is run
-//! with `--print-config`, unless the block is `sh start`: that service answers what follows. A block of `console` has
-//! commands after `$ ` and what they print; `…` stands for whatever it is.
+//! A block of `yaml file=NAME` is a file. Each line of a block of `sh` is run; a line that starts the service is run
+//! with `--print-config`, unless the block is `sh start`: that service answers the following blocks. A block of
+//! `console` has commands after `$ ` and their output; `…` stands for any text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -79,7 +79,7 @@ fn blocks(page: &str) -> Vec<Block> {
 }
 
 impl Reading {
-    /// Does what a page says; how many commands that were.
+    /// Runs the commands of a page; returns their number.
     fn run(page: &'static str) -> usize {
         let name = page.replace('/', "-");
         let mut reading = Self {
@@ -176,7 +176,7 @@ impl Reading {
         commands
     }
 
-    /// Runs a line where the page's files are; it must end well.
+    /// Runs a line in the folder of the page's files; it must succeed.
     fn sh(&self, line: &str, block: &Block) -> Output {
         let line = self.as_real(line);
         let buf = buf().canonicalize().expect("buf");
@@ -210,7 +210,7 @@ impl Reading {
         ran
     }
 
-    /// A line with the addresses of the service that runs.
+    /// A line with the addresses of the running service.
     fn as_real(&self, line: &str) -> String {
         let Some(service) = &self.service else {
             return line.to_owned();
@@ -237,7 +237,7 @@ impl Reading {
     }
 }
 
-/// Whether a line is as shown, where `…` is anything.
+/// Whether a line is as shown, where `…` is any text.
 fn fits(shown: &str, line: &str) -> bool {
     let mut parts = shown.split('…');
     let Some(mut rest) = parts.next().and_then(|first| line.strip_prefix(first)) else {
@@ -372,7 +372,7 @@ fn flags_in(command: &clap::Command, found: &mut BTreeMap<String, clap::Arg>) {
     }
 }
 
-/// Whether a row is about this flag, and says what it has to.
+/// Whether a row documents this flag correctly.
 fn check_row(row: &str, argument: &clap::Arg) {
     if let Some(variable) = argument.get_env() {
         let shown = format!("`{}`", variable.to_string_lossy());

@@ -1,4 +1,4 @@
-//! `tollgate serve --check` and `--print-policy`: what a start would say, without one.
+//! `tollgate serve --check` and `--print-policy`: the outcome of a start, without one.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, Service, file, tollgate};
 
-/// What it says with these options and ports that are free: the exit code, standard output and standard error.
+/// Runs the check with these options on free ports: the exit code, standard output and standard error.
 fn run(options: &[&str]) -> (i32, String, String) {
     let mut command = tollgate();
     command.arg("serve").args(options);
@@ -35,7 +35,7 @@ fn check(options: &[&str]) -> (i32, String) {
     (code, out)
 }
 
-/// The lines of an output, but for those that differ by machine.
+/// The lines of an output, without those that differ by machine.
 fn lines(out: &str) -> Vec<&str> {
     let lines = out.lines();
     lines
@@ -241,7 +241,7 @@ fn the_policy_that_would_be_in_force_is_shown() {
     assert_eq!(code, 2);
 }
 
-/// Whoever leaves a policy off, or in shadow, is told so at each start.
+/// A policy that is off, or in shadow mode, is reported at each start.
 #[test]
 fn a_policy_that_denies_nothing_is_told_of() {
     let scratch = TempFolder::new("check-unenforced");

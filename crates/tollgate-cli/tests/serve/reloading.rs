@@ -1,4 +1,4 @@
-//! A policy that changes while the service runs: every way in which files change, and what is wrong with them.
+//! A policy that changes while the service runs: every way in which files change, and their errors.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
-//! A rolling restart: two services on one store are replaced one after the other behind a real Envoy that refuses what it
-//! can't ask about, and its clients notice nothing.
+//! A rolling restart: two services on one store are replaced one after the other. A real Envoy in front of them denies
+//! requests that it can't have decided, and its clients notice nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -128,7 +128,7 @@ fn ask(edge: SocketAddr, path: &str, pause: Duration, is_over: &AtomicBool) -> V
     answers
 }
 
-/// Whether Envoy asks the service on a port.
+/// Whether Envoy sends requests to the service on a port.
 fn asks(admin: SocketAddr, port: &Port) -> bool {
     let mut stream = TcpStream::connect(admin).expect("a connection");
     let request = b"GET /clusters HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n";

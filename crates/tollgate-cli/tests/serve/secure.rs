@@ -1,4 +1,4 @@
-//! Certificates, secrets and sockets as people use them: curl, redis-cli and openssl ask the real command.
+//! Certificates, secrets and sockets with common tools: curl, redis-cli and openssl against the real command.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-/// Runs a program that must be there: whether it was content, and all that it said.
+/// Runs a program that must be installed: whether it succeeded, and all its output.
 fn run(program: &str, arguments: &[&str]) -> (bool, String) {
     let ran = Command::new(program).args(arguments).output();
     let ran = ran.unwrap_or_else(|error| panic!("{program}: {error}; install it"));

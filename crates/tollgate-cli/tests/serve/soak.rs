@@ -1,6 +1,6 @@
 //! Full load on all protocols, with new keys all the time and a reload every second: no answer is wrong, and neither
-//! memory nor files grow. Ten minutes with `TOLLGATE_SOAK=1` (`TOLLGATE_SOAK_SECONDS` says how long), else some seconds,
-//! which judge the answers alone.
+//! memory nor files grow. It runs ten minutes with `TOLLGATE_SOAK=1` (`TOLLGATE_SOAK_SECONDS` sets the duration), else
+//! some seconds, which check the answers alone.
 
 #![expect(
     clippy::disallowed_methods,
@@ -25,12 +25,12 @@ mod clients;
 const PROTOCOLS: [&str; 3] = ["http", "grpc", "resp"];
 /// Connections of each protocol.
 const CONNECTIONS: usize = 2;
-/// New keys in one write, and how often each is asked about.
+/// New keys in one write, and the requests for each.
 const KEYS: usize = 8;
 const TIMES: usize = 12;
-/// What a key may have at once, by one policy and by the other.
+/// The burst of a key, by one policy and by the other.
 const BURSTS: [u64; 2] = [5, 8];
-/// What everybody has together: so much at once, and one a second.
+/// The common limit: its burst, and one a second.
 const TOGETHER: u64 = 1000;
 /// Memory may be so much more in the last quarter than in the second: this part, and so many bytes.
 const MORE: u64 = 20;
@@ -64,7 +64,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Asks about new keys by one connection until it is over.
+    /// Sends requests for new keys on one connection until the end.
     fn ask(&self, protocol: &str, address: &str, number: usize) {
         let mut client = connect(protocol, address);
         let mut round = 0_u64;
@@ -90,7 +90,7 @@ impl Seen {
         }
     }
 
-    /// A key that is new has the burst of one policy or the other, and what has come back since it was asked first.
+    /// A new key has the burst of one policy or the other, and what it has earned since its first request.
     fn judge(&self, key: &str, answers: &[Answer], took: Duration) {
         let [low, high] = BURSTS;
         let passed = answers.iter().filter(|answer| answer.is_allowed).count() as u64;
@@ -149,7 +149,7 @@ fn is_flat(samples: &[Sample]) {
     assert!(files(last) <= files(second) + 2, "files stay open");
 }
 
-/// How long it lasts, and whether that is enough to tell what grows.
+/// The duration, and whether it is long enough to judge growth.
 fn length() -> (Duration, bool) {
     let seconds = |text: String| text.parse().expect("TOLLGATE_SOAK_SECONDS is a number");
     let seconds = std::env::var("TOLLGATE_SOAK_SECONDS").map_or(600, seconds);

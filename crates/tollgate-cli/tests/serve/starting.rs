@@ -1,4 +1,4 @@
-//! Starting and ending: what is said, what can be copied from it, and which policies are taken.
+//! Starts and stops: the messages, commands that can be copied from them, and which policies are accepted.
 
 use std::process::Command;
 

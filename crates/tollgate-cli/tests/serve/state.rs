@@ -1,4 +1,4 @@
-//! State across restarts: what is kept, who may have the folder, and what can't be read or written.
+//! State across restarts: what is restored, the lock of the folder, and unreadable or unwritable files.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ limits:
 - {name: monthly, key: account, quota: 100/month}
 ";
 
-/// What is asked of the policy, and of a limit that a client brings along.
+/// The requests to the policy, and to a limit that a client brings along.
 const ASKED: [&[&str]; 4] = [
     &["TG.CHECK", "user=ada"],
     &["TG.CHECK", "code=7"],
@@ -88,7 +88,7 @@ pub(crate) fn ask(client: &mut Client, words: &[&str]) -> (bool, u64) {
     answer(&client.command(words).expect("an answer"))
 }
 
-/// What is left of all that is asked, charged once more.
+/// The remaining tokens of all limits, after one more charge.
 pub(crate) fn spend(service: &Service) -> [u64; 4] {
     let mut client = resp(service);
     ASKED.map(|words| ask(&mut client, words).1)
@@ -160,7 +160,7 @@ fn a_folder_that_cant_be_used_is_told_at_the_start() {
     }
 }
 
-/// Damages a file as this says; the service starts without it, says which and why, and keeps it.
+/// Damages a file in this way; the service starts without it, names it and the cause, and keeps it.
 fn set_aside(kept: &Kept, name: &str, damage: impl FnOnce(&Path), why: &str) {
     let path = kept.path(name);
     damage(&path);

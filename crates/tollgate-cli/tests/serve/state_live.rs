@@ -1,4 +1,4 @@
-//! What is saved while a service runs: nothing if there is nothing new, else decisions, another policy, and orders.
+//! Saving while a service runs: nothing without changes, else decisions, reloads and overrides.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Stores that are there, that aren't, and that refuse us.
+//! Stores that are reachable, unreachable, and that reject our credentials.
 
 use tollgate_testkit::redis::{Port, Server, wait_until};
 use tollgate_testkit::temp_folder::TempFolder;

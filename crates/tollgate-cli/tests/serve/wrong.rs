@@ -1,4 +1,4 @@
-//! What is wrong is told in one line, with what and where it is and what to do, by an exit code of 2 if it was said wrongly.
+//! Errors are reported in one line, with the place, the cause and what to do. Configuration errors exit with 2.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -7,7 +7,7 @@ use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{fails, file, tollgate};
 
-/// It ends with this code and says this, in one line.
+/// The command exits with this code and this message, in one line.
 #[track_caller]
 fn check(options: &[&str], expect: (i32, &str)) {
     check_with(options, |_| {}, expect);

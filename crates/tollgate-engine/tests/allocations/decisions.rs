@@ -1,4 +1,4 @@
-//! A decision by rates asks for no memory: counted by the allocator, thread by thread.
+//! A decision by rates allocates nothing: counted by the allocator, thread by thread.
 
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;

@@ -1,4 +1,4 @@
-//! What asks for no memory: counted by the allocator, thread by thread.
+//! Operations without allocations: counted by the allocator, thread by thread.
 
 #[path = "../common/mod.rs"]
 mod common;

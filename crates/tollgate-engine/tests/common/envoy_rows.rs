@@ -1,4 +1,4 @@
-//! Which limit a request comes to by envoyproxy/ratelimit's rules: for the engine, and for the service through its
+//! Which limit a request matches by envoyproxy/ratelimit's rules: for the engine, and for the service through its
 //! sockets.
 
 /// What requests are held against.

@@ -1,4 +1,4 @@
-//! Rules in short, for tests.
+//! Short rules for tests.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use tollgate::Rate;

@@ -1,5 +1,4 @@
-//! Reads a text as a policy, with everything that can be asked of it: what tests of the suite and the
-//! fuzz target of `fuzz/` both do.
+//! Reads a text as a policy and calls everything on it, for the tests and for the fuzz target of `fuzz/`.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -9,7 +8,7 @@ use tollgate_engine::backend::{Answer, Backend, Check, CheckResult};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy, envoy, lint, render};
 
-/// Lets everything pass: whoever only wants to know whether a policy compiles needs no more.
+/// Allows everything, which is enough to compile a policy.
 struct Open;
 
 impl Backend for Open {
@@ -28,7 +27,7 @@ impl Backend for Open {
     }
 }
 
-/// Reads a text, shows what is said of it, and uses what it says.
+/// Reads a text, formats its diagnostics, and uses the policy.
 ///
 /// # Panics
 /// If anything of that can't be done.
@@ -60,7 +59,7 @@ pub(crate) fn read(text: &str, format: Format) {
     assert_eq!(list.len(), found.len());
 }
 
-/// A policy without an error can be put in force, and one in their form said in ours.
+/// A policy without an error can be put in force, and one in Envoy's format can be converted.
 fn used(policy: &Policy) {
     lint::lint(policy);
     if let Err(error) = Engine::new(policy.clone(), Open) {

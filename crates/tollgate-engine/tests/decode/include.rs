@@ -1,4 +1,4 @@
-//! Policies of several files: in which order they count, and how many there may be.
+//! Policies of several files: their order, and their number.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What valid files mean, in YAML and in TOML, whole or in parts.
+//! The meaning of valid files, in YAML and in TOML, whole or in parts.
 
 mod include;
 

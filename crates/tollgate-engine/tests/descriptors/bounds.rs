@@ -1,4 +1,4 @@
-//! How much one request may bring, and that no stack is too small for what it brings.
+//! Bounds on one request, which no thread's stack is too small for.
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;
@@ -24,7 +24,7 @@ fn engine(text: &str) -> TestEngine {
     Engine::new(policy.policy, memory).expect("a policy")
 }
 
-/// So many rules for every request, whose limits have to be asked one by one.
+/// Many rules for every request, whose limits are charged one by one.
 fn rules(count: usize) -> String {
     let rules = (0..count)
         .map(|number| format!("- {{name: r{number}, rate: 5/h, algorithm: sliding-log}}\n"));

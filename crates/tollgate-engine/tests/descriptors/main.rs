@@ -1,4 +1,4 @@
-//! Requests of descriptors, decided on virtual time by Envoy's rules.
+//! Descriptor requests, decided on virtual time by Envoy's rules.
 
 mod bounds;
 mod properties;

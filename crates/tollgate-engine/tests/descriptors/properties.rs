@@ -1,4 +1,4 @@
-//! Random requests whose descriptors repeat and overlap, held against a model that only counts.
+//! Random requests whose descriptors repeat and overlap, compared with a model that only counts.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ struct Part {
     entry: (&'static str, &'static str),
     cost: Option<u64>,
     refund: bool,
-    /// What the proxy asks for in place of the user's limit.
+    /// The limit that the proxy sends in place of the user's.
     asks: Option<(u32, Unit)>,
 }
 
@@ -119,7 +119,7 @@ struct Model {
     used: BTreeMap<String, u64>,
 }
 
-/// What a model says of a request, and of each descriptor: whether it is over, and what is left.
+/// The model's answer to a request, and to each descriptor: whether it is over the limit, and the remaining tokens.
 struct Said {
     allowed: bool,
     each: Vec<Option<(bool, u64)>>,

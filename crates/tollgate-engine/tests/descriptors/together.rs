@@ -1,5 +1,4 @@
-//! Requests of several descriptors: which of them share a counter, what they are charged together, and which
-//! of them decides.
+//! Requests of several descriptors: which of them share a counter, their common charge, and the deciding one.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use tollgate_engine::facts::{Descriptor, Unit};
 
 use super::{Edge, Entries};
 
-/// What each status says, in short.
+/// Each status, in short.
 fn codes(verdict: &DescriptorDecision) -> Vec<StatusCode> {
     verdict.statuses.iter().map(|status| status.code).collect()
 }

@@ -1,4 +1,4 @@
-//! Random mixes of requests: every count of the engine equals what callers saw.
+//! Random mixes of requests: every counter of the engine agrees with the callers' answers.
 
 use std::collections::BTreeMap;
 use std::future::Future;

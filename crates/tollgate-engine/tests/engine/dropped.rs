@@ -1,5 +1,5 @@
-//! A request that gets no answer has never run: nothing stays charged, and nothing held. Its future is dropped while
-//! something is still asked, or what is still asked fails.
+//! A request without an answer has never run: nothing stays charged or held. Its future is dropped while a store
+//! request is pending, or that request fails.
 
 use std::future::{Future, pending, ready};
 use std::task::{Context, Poll, Waker};

@@ -1,4 +1,4 @@
-//! Whatever is shown for a key finds that key again: in a lookup, a reset and a block.
+//! A displayed key finds that key again: in a lookup, a reset and a block.
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;

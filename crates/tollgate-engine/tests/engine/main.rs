@@ -1,4 +1,4 @@
-//! What the engine does with each word of a policy, and that it equals a slow oracle.
+//! The engine's behaviour for each word of a policy, and its equality with a slow oracle.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,7 +28,7 @@ pub(crate) fn user(name: &str) -> Facts<'_> {
     Facts::new().with("user", name)
 }
 
-/// The output of what is ready at once.
+/// The output of a future that is ready immediately.
 pub(crate) fn awaited<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,

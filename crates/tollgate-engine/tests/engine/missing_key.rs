@@ -1,4 +1,4 @@
-//! Requests without the key of a rule: what each choice makes of them, keys to fall back to, and what is counted.
+//! Requests without the key of a rule: the effect of each choice, fallback keys, and the counters.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Limits that are there and apply to nobody: each is warned of once.
+//! Limits that never apply: each is warned of once.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! What an observer is told.
+//! The events of an observer.
 
 use std::sync::{Arc, Mutex};
 
@@ -86,7 +86,7 @@ descriptors:
     );
 }
 
-/// What is told to one who wants refusals alone, with the key and the reason.
+/// The events of an observer that wants denials alone, with the key and the reason.
 #[derive(Clone, Default)]
 struct Refusals(Arc<Mutex<Vec<String>>>);
 

@@ -1,5 +1,5 @@
-//! The engine equals a slow oracle: rules matched one by one, keys as lists of text, and every limit
-//! answered from the list of all that passed.
+//! The engine equals a slow oracle: rules matched one by one, keys as lists of text, and every limit computed from the
+//! list of all admissions.
 
 mod inputs;
 
@@ -24,7 +24,7 @@ enum State {
     Rate(Box<dyn Oracle>),
     /// Used in each hour.
     Quota(u64, HashMap<u64, u64>),
-    /// The requests that hold a slot.
+    /// The requests that hold a permit.
     Slots(u64, Vec<usize>),
 }
 
@@ -89,7 +89,7 @@ struct Slow {
 }
 
 impl Slow {
-    /// All or none of these; which decided, and what it said.
+    /// All or none of these limits; the deciding one, and its decision.
     fn ask(
         &mut self,
         checks: &[(StateName, u64)],

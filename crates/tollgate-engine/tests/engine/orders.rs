@@ -1,4 +1,4 @@
-//! Orders of operators: what each does, to whom, and that it ends.
+//! Operators' overrides: their effect, their targets, and their expiry.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Orders against a slow model: fixed windows, of which all is known by counting, asked by facts and by descriptors.
+//! Overrides against a slow model: fixed windows, which counting predicts fully, requested by facts and by descriptors.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::user;
 const USERS: [&str; 3] = ["ada", "bob", "eve"];
 const WINDOW: u64 = 60;
 
-/// How the engine is asked.
+/// The form of the requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Facts,
     Descriptors,
 }
 
-/// Whom an order is for.
+/// The target of an override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Whom {
     Everything,
@@ -98,7 +98,7 @@ fn policy(way: Way, limit: Option<u64>) -> Policy {
     read.expect("a policy").policy
 }
 
-/// An order, as the model knows it.
+/// An override in the model.
 #[derive(Clone, Copy, Debug)]
 struct Ordered {
     what: What,
@@ -122,7 +122,7 @@ struct Model {
     counts: HashMap<usize, (u64, u64)>,
 }
 
-/// What the model says: whether it passes, and how long it is blocked.
+/// The model's answer: whether it passes, and how long it is blocked.
 #[derive(Debug, PartialEq)]
 enum Expected {
     Passes,
@@ -177,7 +177,7 @@ impl Model {
         Expected::Passes
     }
 
-    /// Whether such an order can be made.
+    /// Whether such an override is valid.
     fn takes(&self, what: What, whom: Whom) -> bool {
         match (what, whom) {
             (What::Block, Whom::Everything)

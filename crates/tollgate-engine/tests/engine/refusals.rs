@@ -1,4 +1,4 @@
-//! Refusals that are remembered and repeated without a question, for as long as they hold.
+//! Cached denials, repeated without a store request for as long as they hold.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use tollgate_engine::policy::Limits;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Policy};
 
-/// Counts how often it is asked.
+/// Counts its requests.
 struct Asked {
     memory: Memory<Manual, Manual>,
     times: AtomicU64,

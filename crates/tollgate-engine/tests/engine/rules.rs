@@ -1,4 +1,4 @@
-//! What the engine does with each word of a policy.
+//! The engine's behaviour for each word of a policy.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is seen of rules in shadow and of bypasses: by whom requests are counted, and who would be refused.
+//! The visibility of rules in shadow mode and of bypasses: which rules count requests, and which would deny them.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn by(text: &str) -> TestEngine {
         .with_top_keys(10)
 }
 
-/// What passed, was near the limit and would have been refused, of those that counted anything.
+/// The requests that passed, were near the limit and would have been denied, by limiter.
 fn counts(engine: &TestEngine) -> Vec<(String, u64, u64, u64)> {
     let all = engine.counters().into_iter();
     let all = all.map(|own| {

@@ -1,4 +1,4 @@
-//! What is counted of each limiter.
+//! The counters of each limiter.
 
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;

@@ -1,4 +1,4 @@
-//! What their form says of charging and of a store, and what can't be said when it becomes ours.
+//! Envoy's settings of charging and of a store, and what our format can't express.
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;

@@ -1,4 +1,4 @@
-//! Rules that Envoy's form was converted to, on random trees and requests: they decide alike.
+//! Rules converted from Envoy's format, on random trees and requests: both decide alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,4 @@
-//! The form of envoyproxy/ratelimit: what is read, which limit a request comes to, what it is answered, and what
-//! becomes of it as rules.
+//! The format of envoyproxy/ratelimit: decoding, matching, answers, and the conversion to rules.
 
 mod convert;
 mod converted;

@@ -1,5 +1,4 @@
-//! Their matching, written to be obviously right. `DescriptorIndex` is what decides; tests
-//! hold it against this.
+//! envoyproxy/ratelimit's matching, written to be obviously right. Tests compare `DescriptorIndex` with it.
 
 use tollgate_engine::envoy::DescriptorDomains;
 use tollgate_engine::policy::DescriptorRule;
@@ -39,7 +38,7 @@ fn choose<'p>(level: &'p [DescriptorRule], key: &str, value: &str) -> Option<&'p
         .or_else(|| resolve_key.find(|rule| rule.value.is_none()))
 }
 
-/// Whether a value is what a pattern says, in which each `*` stands for anything, or for nothing.
+/// Whether a value matches a pattern, in which each `*` stands for any text.
 pub(crate) fn fits(pattern: &str, value: &str) -> bool {
     bytes_fit(pattern.as_bytes(), value.as_bytes())
 }

@@ -1,5 +1,5 @@
-//! Envoy's form on random trees and requests: the compiled form finds what the naive one finds, and no two
-//! counters share a key.
+//! Envoy's format on random trees and requests: the compiled form matches as the naive one does, and no two counters
+//! share a key.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The form of envoyproxy/ratelimit, case by case: which files are read, which are refused and why,
-//! and which limit a request comes to.
+//! The format of envoyproxy/ratelimit, case by case: which files are valid, which are rejected and why, and which limit
+//! a request matches.
 
 #[path = "../common/envoy_rows.rs"]
 mod envoy_rows;

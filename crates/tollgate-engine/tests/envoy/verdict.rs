@@ -1,4 +1,4 @@
-//! What a request of several descriptors is answered, from the decisions on each.
+//! The answer to a request of several descriptors, from the decision on each.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `concurrency: {adaptive: …}`: the limit follows how long requests take and how they end, and nothing leaks.
+//! `concurrency: {adaptive: …}`: the limit follows the latencies and outcomes of requests, and nothing leaks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Another policy while requests run: who is inside stays inside, and nothing leaks, whatever is done in which order.
+//! A reload while requests are in flight: their permits stay valid, and nothing leaks, in any order of events.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Requests that may not wait, and those of which a new policy wants to know more.
+//! Requests that may not wait, and requests for which a new policy needs more facts.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -15,7 +15,7 @@ const COMMON: &str = "{name: common, rate: 10/h}";
 /// What a request came to; none if there were facts that nobody had looked for.
 type Outcome = Option<bool>;
 
-/// Looks for what is asked now, and decides by that.
+/// Extracts the facts that are needed now, and decides by them.
 async fn ask(engine: &TestEngine, facts: &[(&str, &str)]) -> Outcome {
     let asked = engine.required_facts().into_owned();
     let found = facts

@@ -1,4 +1,4 @@
-//! Costs that are estimates: held while the request runs, and in the end what it did cost.
+//! Estimated costs: held while the request runs, and replaced by the actual cost in the end.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn what_was_not_spent_comes_back_and_what_was_underestimated_is_owed() {
     }
 }
 
-/// Who says that it will use nothing, and uses much, has used it.
+/// A request that estimates 0 still pays for what it uses.
 #[test]
 fn an_estimate_of_nothing_is_settled_too() {
     for text in every_way() {
@@ -74,7 +74,7 @@ fn an_estimate_of_nothing_is_settled_too() {
     }
 }
 
-/// Whichever of two rules is asked first that count in one: a file can't say that, but a program can.
+/// Two rules that share a counter, in either order: a file can't express that, but a program can.
 #[test]
 fn a_rule_that_counts_with_others_settles_what_it_has_estimated() {
     let rule = |name| {

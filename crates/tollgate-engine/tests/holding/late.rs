@@ -1,4 +1,4 @@
-//! Waits that end late: a task that isn't run in time doesn't pass as if it had been.
+//! Waits that end late: a task that doesn't run in time isn't granted as if it had.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Lines of those who wait, when something goes wrong: who leads one is never heard of again, or what comes back
-//! comes back at the worst moment.
+//! Failures in queues of waiters: the head of a queue disappears, or a refund arrives at the worst moment.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -41,7 +40,7 @@ fn names(done: &[(usize, Outcome)]) -> Vec<(usize, bool)> {
     done.iter().map(name).collect()
 }
 
-/// Polls a future once, and never again; its place in line stays.
+/// Polls a future once, and never again; its position in the queue stays.
 fn leak<'a>(future: impl Future<Output = Outcome> + 'a) {
     let mut future: Pin<Box<dyn Future<Output = Outcome> + 'a>> = Box::pin(future);
     let polled = future

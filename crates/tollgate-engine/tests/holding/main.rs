@@ -1,5 +1,5 @@
-//! Requests that take time: they wait for their turn, hold estimates until they are settled, are looked at
-//! without being charged, and teach limits that adapt.
+//! Requests that take time: they wait in queues, hold estimates until they are settled, are peeked without a charge,
+//! and feed adaptive limits.
 
 mod adaptive;
 mod adaptive_reload;

@@ -1,4 +1,4 @@
-//! A look says what a decision would, and changes nothing.
+//! A peek predicts a decision, and changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,7 +94,7 @@ fn a_look_tells_whether_the_cost_would_pass_and_when() {
     assert!(engine.decide(&facts).allowed().is_some());
 }
 
-/// How many events were told.
+/// The number of recorded events.
 #[derive(Clone, Default)]
 struct Told(Arc<AtomicU64>);
 

@@ -1,4 +1,4 @@
-//! `over: wait` where as many wait as may.
+//! `over: wait` with a full queue.
 
 use std::time::Duration;
 

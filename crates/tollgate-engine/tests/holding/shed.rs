@@ -1,4 +1,4 @@
-//! `shed`: who is refused first when too many run at once, by a fact.
+//! `shed`: which requests an overload denies first, by a fact.
 
 use tollgate::clock::Manual;
 use tollgate_engine::verdict::{Cause, DenyReason};

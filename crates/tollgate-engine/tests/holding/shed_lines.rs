@@ -1,4 +1,4 @@
-//! `shed` with `over: wait`: those who may use more of the slots don't stand behind those who may use less.
+//! `shed` with `over: wait`: waiters that may use more of the permits aren't queued behind those that may use less.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn of(class: &'static str) -> Facts<'static> {
     Facts::new().with("priority", class)
 }
 
-/// Plays a test on plain slots and on those that adapt.
+/// Runs a test on fixed and on adaptive concurrency.
 fn on_both(test: impl Fn(&str, &TestEngine, &Manual)) {
     for slots in ["10", "{adaptive: aimd, min: 10, max: 10}"] {
         let clock = Manual::new();

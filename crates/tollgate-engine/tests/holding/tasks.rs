@@ -1,4 +1,4 @@
-//! Tasks that run only when they were woken: whoever isn't woken in time isn't done in time.
+//! Tasks that run only after a wake-up: a late wake-up makes a late grant.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ struct Task<'a, T> {
     is_woken: Arc<Flag>,
 }
 
-/// Tasks by name, and what they came to, in the order in which they ended.
+/// Tasks by name, and their outcomes, in the order in which they ended.
 pub(crate) struct Tasks<'a, T> {
     running: Vec<Task<'a, T>>,
     pub(crate) done: Vec<(usize, T)>,
@@ -77,7 +77,7 @@ impl<'a, T> Tasks<'a, T> {
         self.running.iter().map(|task| task.name).collect()
     }
 
-    /// The names of those that ended since this was last asked.
+    /// The names of those that ended since the previous call.
     pub(crate) fn take_done(&mut self) -> Vec<(usize, T)> {
         std::mem::take(&mut self.done)
     }

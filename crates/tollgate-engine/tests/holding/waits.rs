@@ -1,4 +1,4 @@
-//! `over: wait`: first come, first served, within the limit, and no longer than the rule says.
+//! `over: wait`: first come first served, within the limit, and no longer than the rule's maximum.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! More slips: globs, hosts and lists where they aren't read, rules in shadow, and exemptions that clients choose.
+//! More mistakes: globs, hosts and lists where they aren't supported, rules in shadow, and exemptions that clients
+//! choose.
 
 use tollgate_engine::lint;
 

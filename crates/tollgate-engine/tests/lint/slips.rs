@@ -1,9 +1,9 @@
-//! Slips by which nothing, or something else, is limited: each is told in words that say what to write instead.
+//! Mistakes by which nothing, or something else, is limited: each warning says what to write instead.
 
 use tollgate_engine::document::Format;
 use tollgate_engine::{Code, Diagnostic, Policy, lint, native};
 
-/// All that is told of a policy, errors or warnings.
+/// All diagnostics of a policy, errors or warnings.
 pub(crate) fn told(text: &str) -> Vec<Diagnostic> {
     match Policy::from_text(text, Format::Yaml) {
         Ok(checked) => checked.warnings,

@@ -1,4 +1,4 @@
-//! What is said of a change before it is made, and that it comes true.
+//! The preview of a change, and that it comes true.
 
 use tollgate::clock::Manual;
 use tollgate_engine::diff::{CounterState, PolicyDiff};
@@ -154,7 +154,7 @@ block: [{user: eve}]
 exempt: [{path: /healthz}]
 ";
 
-/// Each is a change of one thing, and what is said of it.
+/// Changes of one thing, and their descriptions.
 const CHANGES: [(&str, &str, &str); 16] = [
     (
         "rate: 9/h",

@@ -1,4 +1,4 @@
-//! No field of a policy changes unnoticed: a reload that finds nothing to change is taken for one that has nothing to do.
+//! No field of a policy changes unnoticed: a reload without a difference counts as unchanged.
 
 mod policies;
 

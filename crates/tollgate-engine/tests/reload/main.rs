@@ -1,5 +1,5 @@
-//! A policy that changes under traffic: what was spent stays spent, permits stay valid, and no window
-//! sees more than the bound of the looser version.
+//! A policy that changes under traffic: spent tokens stay spent, permits stay valid, and no window has more than the
+//! bound of the looser version.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -60,7 +60,7 @@ fn threads_never_get_more_than_the_looser_version_allows() {
     assert!(admitted.load(Ordering::Relaxed) >= 20);
 }
 
-/// A policy of so many slots.
+/// A policy with this many permits.
 fn slots(limit: u32) -> Policy {
     let slots = Limits {
         concurrency: Some(limit),
@@ -321,7 +321,7 @@ fn who_has_spent_a_slow_rate_waits_no_longer_than_a_faster_one_says() {
     }
 }
 
-/// An engine with two tiers of these limits, told by a fact.
+/// An engine with two tiers of these limits, chosen by a fact.
 fn seen_in_two_tiers(limits: [Limits; 2], start: Timestamp) -> (TestEngine, Manual) {
     let clock = Manual::starting_at(start);
     let mut all = policy(Vec::new());

@@ -1,5 +1,4 @@
-//! Quotas in a file: what was spent before a restart is spent after it, in rules and tiers, by one engine at
-//! a time.
+//! Quotas in a file: tokens spent before a restart are spent after it, in rules and tiers, by one engine at a time.
 
 use std::path::Path;
 

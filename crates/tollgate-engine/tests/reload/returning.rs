@@ -1,5 +1,5 @@
-//! Rules that a policy doesn't have for a while, or has switched off: what was spent and is held before counts when they
-//! return, for every algorithm, and limits of one period that are listed in another order are the same limits.
+//! Rules that a policy lacks for a while, or has switched off: earlier charges and permits count when the rules return,
+//! for every algorithm. Limits of one period are the same limits in any order.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A rule that is enforced for a part of its keys: which ones follows from their names, and from nothing else.
+//! A rule that is enforced for a part of its keys: the choice depends on the keys' names alone.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ fn policy(percent: u8) -> Policy {
         .policy
 }
 
-/// Whether the second request of each of a thousand users is refused.
+/// Whether the second request of each of a thousand users is denied.
 fn refused(engine: &TestEngine) -> Vec<bool> {
     let users = (0..1_000).map(|user| user.to_string());
     let refused = users.map(|user| {
@@ -83,7 +83,7 @@ limits:
     assert!((400..600).contains(&alike), "{alike}");
 }
 
-/// What an observer was told: the mode, the part, and whether it passes.
+/// The events of an observer: the mode, the share, and whether the request passes.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<(Mode, u8, bool)>>>);
 

@@ -1,5 +1,5 @@
-//! A restart from a snapshot is what a reload is: the same answers for every algorithm, whatever changed in the policy
-//! between, on any clock; and a snapshot that isn't right changes nothing.
+//! A restart from a snapshot equals a reload: the same answers for every algorithm, whatever changed in the policy
+//! between, on any clock; and an invalid snapshot changes nothing.
 
 use std::fs;
 use std::path::Path;

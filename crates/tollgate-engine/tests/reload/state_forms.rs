@@ -1,5 +1,5 @@
-//! A restart of what isn't a rule by itself: tiers, counters that rules share, and trees of descriptors. It answers as a
-//! reload to the same policy does.
+//! Restarts of tiers, counters that rules share, and trees of descriptors: the same answers as after a reload to the
+//! same policy.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn read(text: &str) -> Policy {
         .policy
 }
 
-/// Some time after the one before, somebody asks for something.
+/// A request, some time after the previous one.
 type Step = (u64, [usize; 3]);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -54,7 +54,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((waits, [0..2usize, 0..2, 0..2]), 1..40)
 }
 
-/// What an engine says to a request, by facts and by descriptors.
+/// An engine's answers to a request, by facts and by descriptors.
 fn asked(engine: &TestEngine, [user, tenant, path]: [usize; 3]) -> String {
     let (user, tenant, path) = (
         ["ada", "eve"][user],

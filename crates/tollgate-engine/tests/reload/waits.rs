@@ -1,4 +1,4 @@
-//! The wait that a refusal tells, whatever was reloaded and whether refusals are remembered.
+//! The wait that a denial reports, whatever was reloaded and whether denials are cached.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn asks() -> impl Strategy<Value = Vec<CostAfter>> {
     prop::collection::vec((millis, change, cost), 1..60)
 }
 
-/// An engine for one key, whose cost a fact says.
+/// An engine for one key, whose cost is a fact.
 fn costly(algorithm: Algorithm, rate: &str) -> Policy {
     let mut policy = version(rate);
     policy.rules[0].algorithm = algorithm;
@@ -56,8 +56,8 @@ fn costly(algorithm: Algorithm, rate: &str) -> Policy {
     policy
 }
 
-/// Plays steps against an engine that remembers refusals and one that doesn't: they say the same, and the
-/// wait that a refusal tells is the wait.
+/// Plays steps against an engine that caches denials and one that doesn't: their answers are equal, and the reported
+/// wait is exact.
 fn tells_the_wait(
     algorithm: Algorithm,
     versions: &[&str],

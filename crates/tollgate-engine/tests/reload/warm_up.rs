@@ -151,7 +151,7 @@ fn a_reload_warms_up_what_is_new_and_nothing_again() {
     assert_eq!(part(&engine).as_deref(), Some("100 per 10s burst 10"));
 }
 
-/// The gate that stands, as it is told.
+/// The state of the warm-up gate.
 fn gate(engine: &TestEngine) -> Option<String> {
     let facts = Facts::new().with("user", "1");
     let left = engine.remaining(&facts);

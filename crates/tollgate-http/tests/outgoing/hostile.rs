@@ -91,7 +91,7 @@ async fn nobody_stops_a_client_for_longer_than_the_maximum() {
     }
 }
 
-/// A server that keeps calls waiting, and lets go of one with a refusal each time before the stop is over.
+/// A server that keeps calls waiting, and ends one with a denial each time before the pause is over.
 #[tokio::test(start_paused = true)]
 async fn late_refusals_one_by_one_make_a_stop_no_longer() {
     let builder = HostPacer::builder(Rate::per_second(1_000)).max_stop(LONGEST);

@@ -56,7 +56,7 @@ pub(crate) async fn time_to_pass(pacer: &TestPacer, host: &str) -> Duration {
     clock.now() - before
 }
 
-/// A server with a limit, that tells of it in these dialects.
+/// A server with a limit, which reports it in these dialects.
 pub(crate) struct Server {
     limit: Limit,
     dialects: Vec<HeaderDialect>,

@@ -66,7 +66,7 @@ async fn a_host_that_goes_on_refusing_is_asked_ever_more_rarely() {
     assert_eq!(waits, [0, 1, 2, 4, 5]);
 }
 
-/// A client by itself slows down before it is refused, whatever the dialect and the kind of limit.
+/// A single client slows down before it is denied, whatever the dialect and the kind of limit.
 #[tokio::test(start_paused = true)]
 async fn who_is_told_what_is_left_is_never_refused() {
     for dialect in HeaderDialect::ALL {
@@ -83,7 +83,7 @@ async fn who_is_told_what_is_left_is_never_refused() {
     }
 }
 
-/// What is asked of a server isn't much slower for it.
+/// Pacing barely lowers the throughput at a server.
 #[tokio::test(start_paused = true)]
 async fn whoever_slows_down_still_gets_what_there_is() {
     for (algorithm, rate) in [
@@ -104,7 +104,8 @@ async fn whoever_slows_down_still_gets_what_there_is() {
     }
 }
 
-/// Who is told by refusals alone is refused, but rarely; and many who ask at once don't all come back at once.
+/// A client that learns by denials alone is denied, but rarely; and many concurrent clients don't all return at one
+/// moment.
 #[tokio::test(start_paused = true)]
 async fn refusals_a_served_request_stay_few() {
     for (dialects, most) in [

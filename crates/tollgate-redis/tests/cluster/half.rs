@@ -1,4 +1,4 @@
-//! A slot that is half-way from one node to another: what is asked together goes apart.
+//! A hash slot in migration from one node to another: batched requests are sent separately.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::{Cluster, Server, hash_slot};
 
-/// Who asks at once, each of a limit of its own, and how often.
+/// Concurrent clients, each with a limit of its own, and the number of their requests.
 const TASKS: u64 = 8;
 const EACH: u64 = 70;
 

@@ -1,4 +1,4 @@
-//! Nodes that this client has nothing to ask of: what it knows by them, and by their connections.
+//! Nodes for which this client has no requests: what it learns from them, and their connections.
 
 use crate::common::{DEADLINE, eventually};
 use crate::parts::{TIMEOUT, failing_beside, keys_of, limiter, without_failover};

@@ -1,4 +1,4 @@
-//! Replies of a cluster that are lost: what was asked is asked again only where that does no harm.
+//! Lost replies of a cluster: a request is repeated only where that does no harm.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
 
-/// A cluster of one that loses every reply to a script while it is told to, and how many scripts it ran then.
+/// A cluster of one that loses every script's reply on command, and the number of scripts it ran then.
 fn losing(server: &Server) -> (Proxy, Arc<AtomicBool>, Arc<AtomicU64>) {
     let (loses, lost) = (
         Arc::new(AtomicBool::new(false)),

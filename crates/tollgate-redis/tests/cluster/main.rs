@@ -1,4 +1,4 @@
-//! Limits in a cluster: what goes together, what is given back, and what a slot that moves does to them.
+//! Limits in a cluster: batches, refunds, and the migration of hash slots.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -35,7 +35,7 @@ fn scripts(cluster: &Cluster) -> u64 {
     cluster.masters().map(of).sum()
 }
 
-/// What a rule with a cost of 0 says is left.
+/// The remaining tokens by a rule with a cost of 0.
 async fn left(engine: &Engine<Redis>, facts: &Facts<'_>) -> u64 {
     let verdict = engine.decide_async(facts).await;
     let Ok(verdict) = verdict;
@@ -237,7 +237,7 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
     .await;
 }
 
-/// The owner of a key's slot, and another master.
+/// The owner of a key's hash slot, and another master.
 fn owner_and_other(cluster: &Cluster, slot: u16) -> (&Server, &Server) {
     let owner = cluster.master_of(slot);
     let other = cluster.masters().find(|one| one.port() != owner.port());

@@ -1,4 +1,4 @@
-//! A cluster that fails in part: what its healthy nodes have is answered all the while.
+//! A cluster that fails in part: keys on healthy nodes are answered all the while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use tollgate_testkit::redis::{Cluster, Server, hash_slot};
 
 /// Long enough for a healthy node on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(250);
-/// Who asks about what the dead node has, at once.
+/// The concurrent requests for keys of the dead node.
 const CROWD: usize = 64;
 /// Questions to each healthy node at least, and failures at the dead one.
 const ENOUGH: u64 = 150;
@@ -47,7 +47,7 @@ pub(crate) fn keys_of(cluster: &Cluster, node: &Server, count: usize) -> Vec<Str
     keys.filter(is_its).take(count).collect()
 }
 
-/// How many of the questions to the healthy nodes failed, out of how many, while a crowd asks the dead one.
+/// How many requests to the healthy nodes failed, of how many, while a crowd sends requests to the dead one.
 pub(crate) async fn failing_beside(
     healthy: &[String],
     dead: &[String],

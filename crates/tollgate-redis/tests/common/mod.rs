@@ -1,5 +1,5 @@
-//! What the tests of failures share: waiting with a deadline, and a client with a limiter of each
-//! failure policy whose every answer is judged.
+//! Shared by the failure tests: waiting with a deadline, and a client with a limiter of each failure policy whose every
+//! answer is checked.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod proxy;
@@ -178,7 +178,7 @@ impl Subject {
         answer
     }
 
-    /// Decides once by each policy, whoever decides.
+    /// Decides once by each policy, with the store or without it.
     pub(crate) async fn carries_on(&mut self) {
         for policy in POLICIES {
             let _ = self.asked(policy).await;
@@ -211,7 +211,7 @@ impl Subject {
         }
     }
 
-    /// The store is away: every policy gives its answer.
+    /// The store is unreachable: every policy gives its answer.
     pub(crate) async fn suffers(&mut self) {
         let began = Instant::now();
         while self.asked(OnStoreFailure::Open).await.fallback.is_none() {
@@ -247,7 +247,7 @@ impl Subject {
         self.breaks().await;
     }
 
-    /// Once the circuit is broken, the store is asked no more than once in each while.
+    /// Once the circuit is open, the store gets at most one request in each interval.
     async fn breaks(&mut self) {
         let limiter = self.fresh(OnStoreFailure::CircuitBreak);
         let began = Instant::now();
@@ -315,7 +315,7 @@ impl Subject {
         assert!(failures.iter().all(|failure| failure.failing_for.is_none()));
     }
 
-    /// What happened was told, in order, and is over.
+    /// The failure was reported, in order, and has ended.
     pub(crate) fn told_in_order(&self) -> Vec<&'static str> {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut is_active, mut is_open) = (false, false);

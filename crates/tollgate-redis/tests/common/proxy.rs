@@ -1,4 +1,4 @@
-//! Someone between a client and a server, who does with each command what a test says.
+//! A proxy between a client and a server, which handles each command as the test decides.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -21,10 +21,10 @@ pub(crate) enum Act {
     Error(&'static str),
 }
 
-/// What a test says of a command, word by word.
+/// A test's decision about a command, word by word.
 type Judge = dyn Fn(&[String]) -> Act + Send + Sync;
 
-/// Listens in front of a server, as if it were a cluster of one if it is asked who has which slot.
+/// Listens in front of a server. A client that asks for the hash slots sees a cluster of one.
 pub(crate) struct Proxy {
     address: SocketAddr,
     connections: Arc<AtomicU64>,

@@ -1,4 +1,4 @@
-//! Failures of stores that heal themselves: a master that is replaced, a slot that moves.
+//! Failures of stores that recover by themselves: a replaced master, a hash slot that moves.
 
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ async fn a_cluster_suffers(builder: Builder, fate: Fate) {
     subject.told_in_order();
 }
 
-/// Moves the slot to the next master and back, with every policy asked at every step.
+/// Moves the hash slot to the next master and back, and decides by every policy at every step.
 async fn slot_moves(cluster: &Cluster, subject: &mut Subject) {
     let home = cluster.master_of(slot());
     let away = cluster.masters().find(|one| one.port() != home.port());

@@ -1,4 +1,4 @@
-//! What is answered while a store is away, by every failure policy, and that it comes back by itself.
+//! Answers while a store is unreachable, by every failure policy, and the recovery without help.
 
 use std::time::Duration;
 

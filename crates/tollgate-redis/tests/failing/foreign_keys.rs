@@ -1,4 +1,4 @@
-//! Keys of a store that no limiter wrote: each is reported, and left as it is.
+//! Keys of a store that no limiter wrote: each is reported, and left unchanged.
 
 use tollgate::Rate;
 use tollgate_engine::backend::LimitKind;
@@ -100,7 +100,7 @@ async fn is_told_once(limiter: &RedisLimiter) {
     assert_eq!(error.kind(), FailureKind::WrongType, "{error}");
 }
 
-/// Whatever is asked, the answer is that the key is somebody else's.
+/// Every request gets the error that the key belongs to another program.
 async fn is_told(limiter: &RedisLimiter, kind: &LimitKind) -> String {
     is_told_once(limiter).await;
     let is_slots = matches!(kind, LimitKind::Concurrency(_));

@@ -1,4 +1,4 @@
-//! Stores that fail, hang, move or come back, what is answered meanwhile, and what isn't even sent.
+//! Stores that fail, hang, move or recover: the answers meanwhile, and requests that aren't sent.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! What sends nothing to the store, and what a request is told while there is none.
+//! Operations that send nothing to the store, and answers while there is none.
 
 use crate::common::{LIMIT, PATIENT, TIMEOUT, connect, eventually};
 use tollgate::quota::Quota;

@@ -1,4 +1,4 @@
-//! Stores that are there and can't do what they are asked, and that need no help once they can.
+//! Stores that are reachable but can't serve requests, and their recovery without help.
 
 use std::cell::RefCell;
 use std::sync::Arc;

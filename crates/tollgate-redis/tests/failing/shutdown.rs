@@ -1,4 +1,4 @@
-//! A store whose runtime is gone says so, and so does one that is asked outside of any.
+//! A store whose runtime is gone returns an error, and so does one that is used outside of a runtime.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Limits that adapt, in front of a store: counted here, whether that is there or not.
+//! Adaptive limits in front of a store: counted in this process, whether the store is reachable or not.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -86,7 +86,7 @@ limits:
     assert_eq!(state(&engine).in_flight, 0);
 }
 
-/// Nothing can be asked.
+/// An unreachable store.
 struct Broken;
 
 impl Backend for Broken {

@@ -1,4 +1,4 @@
-//! What rules, tiers and descriptors have chosen for when there is no store.
+//! The fallbacks that rules, tiers and descriptors have chosen for an unreachable store.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -37,7 +37,7 @@ limits:
     assert_eq!(fleet.decide(&paid).cause(), Cause::StoreFailure("quota"));
 }
 
-/// A request of a tenant of each tier, while the store is away.
+/// A request of a tenant of each tier, while the store is unreachable.
 fn tiers_without_store(head: &str, own: &str) -> (usize, usize, Option<OnStoreFailure>) {
     let policy = format!(
         "{head}

@@ -1,4 +1,4 @@
-//! Rules that are counted in this process although there is a store: asked first, all or none with the rest.
+//! Rules that are counted in this process although there is a store: charged first, all or none with the rest.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a store in front of another does when that one fails, answers again, or isn't asked at all.
+//! A store in front of another, when that one fails, recovers, or isn't needed at all.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -15,7 +15,7 @@ use tollgate_engine::backend::{
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{BreakerThresholds, Fallback, LocalLimits, RemoteBackend, StoreEvent};
 
-/// A store that can be told to fail, or to know the answer without being asked.
+/// A store that fails on command, or answers locally.
 #[derive(Debug, Default)]
 struct Store {
     fails: AtomicBool,
@@ -240,7 +240,7 @@ fn local(clock: &Manual) -> LocalLimits<Manual, Manual> {
     LocalLimits::new(memory.build())
 }
 
-/// What a store says that has so many of 100 left.
+/// The answer of a store with this many of 100 tokens remaining.
 fn left(remaining: u64) -> Decision {
     let (zero, allowed) = (Duration::ZERO, tollgate::Outcome::Allowed);
     Decision::new(allowed, 100, remaining, zero, zero)

@@ -1,4 +1,4 @@
-//! What is answered while a store can't be asked: as each rule has chosen, and never as a denial.
+//! Answers while a store is unreachable: as each rule has chosen, and never as a denial by the limit.
 
 mod adaptive;
 mod chosen;

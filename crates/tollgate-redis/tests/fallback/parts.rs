@@ -1,4 +1,4 @@
-//! A node's part of a limit while the number of nodes changes: it never lets more pass than the largest did.
+//! A node's share of a limit while the number of nodes changes: never more than the largest share passes.
 
 use tollgate::{Algorithm, Quota, Rate, core::WindowAlignment};
 use tollgate_engine::backend::StandaloneLimit;

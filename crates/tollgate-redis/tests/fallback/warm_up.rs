@@ -13,7 +13,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::{Fallback, LocalLimits, RemoteBackend};
 
-/// A store that lets everything pass, and notes what it is asked.
+/// A store that allows everything, and records its requests.
 struct Store(Manual, Arc<Mutex<Vec<String>>>);
 
 impl Backend for Store {

@@ -1,4 +1,4 @@
-//! A store that fails and comes back on command, and what each failure policy makes of it.
+//! A store that fails and recovers on command, under each failure policy.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tollgate_testkit::redis::Server;
 
 use crate::common::{DEADLINE, LIMIT, PATIENT, POLICIES};
 
-/// A store that is put down, by each policy: what is decided without it, as far as it can be told.
+/// A store that is stopped, by each policy: the decisions without it.
 async fn without(
     redis: &Redis,
 ) -> Vec<(

@@ -1,4 +1,4 @@
-//! What is tested without a store behaves as with one: the same steps, the same answers.
+//! The fake store behaves like a real one: the same steps, the same answers.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,7 +17,7 @@ use tollgate_testkit::redis::Server;
 /// 1 June 2024, noon.
 const NOON: Timestamp = Timestamp::from_secs(1_717_243_200);
 
-/// One answer as far as both can tell it the same.
+/// One answer, as far as it must be equal in both.
 #[derive(Debug, PartialEq)]
 enum Seen {
     Decision(Decision),

@@ -1,4 +1,4 @@
-//! Eight processes of four threads each ask for as much as they can.
+//! Eight processes of four threads each request as much as they can.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,4 @@
-//! Starts nodes as processes, lets them begin together, and reads what they wrote.
+//! Starts nodes as processes, lets them begin together, and reads their records.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -39,7 +39,7 @@ impl Node {
         Self { child, says }
     }
 
-    /// Waits until it says this; returns what follows.
+    /// Waits for a report; returns the rest of its line.
     pub(crate) fn says(&mut self, word: &str) -> String {
         let mut all = String::new();
         for line in self.says.by_ref().lines() {
@@ -97,7 +97,7 @@ pub(crate) struct Fleet<'a> {
 /// What all nodes of a fleet were admitted.
 #[derive(Debug)]
 pub(crate) struct Told {
-    /// Of each node, told before the end.
+    /// The admissions of each node, as reported before the end.
     pub(crate) admitted: Vec<usize>,
     /// Of all, by the nodes themselves.
     pub(crate) local: usize,

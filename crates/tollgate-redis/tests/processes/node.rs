@@ -1,4 +1,4 @@
-//! A process of a fleet: asks as it is told, and writes down when it was admitted.
+//! A process of a fleet: sends the requests of its plan, and records its admissions.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::windows::Admission;
 
 /// Tells a node what to do.
 pub(crate) const ROLE: &str = "TOLLGATE_PROCESSES_NODE";
-/// What a node says once the store has answered it.
+/// A node's report once the store has answered it.
 pub(crate) const READY: &str = "ready";
-/// What a node says once it holds tokens, before when it took them and how many they are.
+/// A node's report once it holds tokens, before their time and number.
 pub(crate) const HOLDS: &str = "holds";
 /// A busy machine may take its time: these tests are about counts.
 const PATIENT: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ pub(crate) struct Role {
     pub(crate) rate: Rate,
     pub(crate) is_leased: bool,
     pub(crate) tasks: u64,
-    /// What happens while the store can't be asked, and how long it is waited for.
+    /// The fallback while the store is unreachable, and its timeout.
     pub(crate) failure: Failure,
     pub(crate) does: Does,
     /// Where it writes when it was admitted.
@@ -54,7 +54,7 @@ pub(crate) enum Does {
     Holds(u64),
 }
 
-/// For how long a node takes what it only holds: long enough to tell one life from two on a busy machine.
+/// How long a node holds leases: long enough to tell one lease from two on a busy machine.
 pub(crate) const LIFE: Duration = Duration::from_secs(3);
 
 impl Role {
@@ -102,7 +102,8 @@ impl Role {
         })
     }
 
-    /// The limit as this node asks for it. One that holds much may hold it all, and for longer than usual.
+    /// The limit in the form of this node's requests. A node that holds much may hold it all, and for longer than
+    /// usual.
     pub(crate) fn limiter(&self) -> (Redis, Arc<RedisLimiter>) {
         let builder = Redis::builder(&self.url).expect("a server's own URL");
         let (mut builder, failure) = match self.failure {
@@ -176,7 +177,7 @@ fn child() {
     });
 }
 
-/// Says that it is ready, and waits to be told when to begin and to end.
+/// Reports that it is ready, and waits for the times of its start and end.
 fn told_when() -> (Timestamp, Timestamp) {
     say(READY);
     let mut line = String::new();
@@ -232,7 +233,7 @@ async fn ask(
     }
 }
 
-/// Asks until it holds as much, says so, and waits for its end.
+/// Sends requests until it holds as much, reports that, and waits for its end.
 async fn hold(redis: &Redis, limiter: &RedisLimiter, least: u64) {
     let mut before = Wall.now();
     while redis.stats().leased_tokens < least {

@@ -1,4 +1,4 @@
-//! How much of a limit can be used: of what is leased, little lies where nobody wants it.
+//! The usable share of a limit: few leased tokens lie unused at idle nodes.
 
 use std::time::Duration;
 

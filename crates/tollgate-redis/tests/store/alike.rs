@@ -1,5 +1,5 @@
-//! The engine decides alike in memory and in Redis: the same requests at the same times get the same
-//! answers, to the microsecond, whatever the policy.
+//! The engine decides alike in memory and in Redis: the same requests at the same times get the same answers, to the
+//! microsecond, whatever the policy.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ struct RequestAt {
     runs: usize,
 }
 
-/// What a request got: whether it passed, who decided, and what it was told.
+/// A request's answer: whether it passed, the deciding rule, and the decision.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     allowed: bool,
@@ -49,7 +49,8 @@ fn seen(verdict: &RequestDecision<'_>) -> Seen {
     }
 }
 
-/// A time as Redis tells it: in microseconds, rounded up. The sliding counter knows finer ones in memory.
+/// A duration with the resolution of Redis: in microseconds, rounded up. In memory, the sliding counter has a finer
+/// one.
 fn told(time: Duration) -> Duration {
     match time {
         Duration::MAX => time,
@@ -57,7 +58,7 @@ fn told(time: Duration) -> Duration {
     }
 }
 
-/// How many slots are held in a server: members of sets that are no hits of a log.
+/// How many permits are held in a server: members of sets that are no hits of a log.
 const HELD: &str = "local held = 0
 for _, key in ipairs(redis.call('KEYS', '*')) do
   if redis.call('TYPE', key).ok == 'zset' then

@@ -1,7 +1,5 @@
-//! What the version before has left in a store: the names of its keys, and what it kept in them. A fleet is upgraded one
-//! process after the other, so both versions count in the same keys. `docs/reference/service.md` says which do.
-//!
-//! Names and values are never written anew: a change that makes a test here fail is one that an upgrade meets.
+//! The keys and values that the previous version has left in a store. A fleet is upgraded one process after the other,
+//! so both versions count in the same keys. `docs/reference/service.md` says which do.
 
 use std::time::Duration;
 

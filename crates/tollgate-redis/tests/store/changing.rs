@@ -1,4 +1,4 @@
-//! Policies that change and tenants that change tiers, in a store: no window sees more than the loosest.
+//! Policies that change and tenants that change tiers, in a store: no window allows more than the loosest limit.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Requests of descriptors, Envoy's form, decided through a store as in memory.
+//! Descriptor requests, Envoy's form, decided through a store as in memory.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ descriptors:
 /// Lists of entries, and what they cost.
 type Request = (Vec<Vec<(&'static str, &'static str)>>, u32);
 
-/// What is told of each descriptor, as far as both can.
+/// The answer for each descriptor, as far as both can give it.
 fn told(verdict: &DescriptorDecision) -> String {
     let each = verdict.statuses.iter().map(|status| {
         let decision = status
@@ -57,7 +57,7 @@ fn told(verdict: &DescriptorDecision) -> String {
     format!("{refused} by {decider:?}: {}", each.join("; "))
 }
 
-/// What is told that holds although a refusal is repeated as it was first said.
+/// The part of an answer that holds although a cached denial is repeated.
 fn codes(verdict: &DescriptorDecision) -> String {
     let each: Vec<_> = verdict.statuses.iter().map(|status| status.code).collect();
     format!("{}: {each:?}", verdict.denied().is_some())
@@ -70,7 +70,7 @@ fn on_any_thread<F: Future + Send>(future: F) -> F {
 
 /// The same policy in a store of its own and in memory, at one time.
 struct Both {
-    /// How many refusals the store's client remembers.
+    /// How many denials the store's client has cached.
     near: usize,
     stored: Engine<Redis>,
     held: Engine<Memory<Manual, Manual>>,
@@ -183,7 +183,7 @@ async fn lists_that_differ_far_behind_count_apart_in_a_store() {
     assert_eq!(passed, [true, true, true, false, false]);
 }
 
-/// A descriptor: its entry, its cost, whether that is given back, and the limit that it brings along.
+/// A descriptor: its entry, its cost, whether it is a refund, and the limit that it brings along.
 type Part = (
     (&'static str, &'static str),
     Option<u64>,

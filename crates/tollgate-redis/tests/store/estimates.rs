@@ -1,4 +1,4 @@
-//! Estimates on a store: held for the fleet to see, and in the end what the request did cost.
+//! Estimates on a store: visible to the fleet while they are held, and replaced by the actual cost in the end.
 
 use std::time::Duration;
 

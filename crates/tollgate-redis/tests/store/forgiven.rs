@@ -1,4 +1,4 @@
-//! Resets and refunds of limits whose tokens are out: leased ones, and those whose costs are estimates.
+//! Resets and refunds of limits with outstanding tokens: leased ones, and those with estimates.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What is kept in the store: names, lives and sizes of keys, and what becomes of it when a limit changes. What is
-//! decided there is what is decided in memory, and what a peer's scripts were seen to answer.
+//! The contents of the store: names, expiries and sizes of keys, and changes of limits. Decisions equal those in
+//! memory, and the observed answers of a peer's scripts.
 
 mod alike;
 mod before;

@@ -1,5 +1,5 @@
-//! A name follows from the rule: policies that say the same have the same keys, whatever was in force before
-//! and whoever else uses the store.
+//! A key's name follows from the rule: equal policies have equal keys, whatever policy was in force before and whoever
+//! else uses the store.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Operators' orders where a store counts: each process has its own, over counters that all share.
+//! Operators' overrides with a store: each process has its own, over shared counters.
 
 use std::time::Duration;
 use tollgate_engine::engine::ResetScope;

@@ -1,7 +1,7 @@
-//! What redis_rate's own scripts were seen to answer, asked of ours at the recorded times.
+//! Observed answers of redis_rate's own scripts, compared with ours at the recorded times.
 //!
-//! A sequence is followed until the first step after which the two are known to differ: time that went
-//! back, or a partial take, which there swallows the fraction of a token as well.
+//! A sequence is followed until the first step after which the two are known to differ: time that went back, or a
+//! partial take, which there swallows the fraction of a token as well.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A reset on a store is for all processes: what they remember of a denial, and what they hold from before it.
+//! A reset on a store affects all processes: their cached denials, and their leases from before it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Slots that requests give up, or that the store is too slow for: none stays taken.
+//! Permits of requests that give up, or for which the store is too slow: none leaks.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn connect(server: &Server, timeout: Duration) -> (Redis, RedisLimiter) {
     (redis, jobs)
 }
 
-/// Waits until all slots are free, for far less than they live.
+/// Waits until all permits are free, for far less than their expiry.
 async fn all_are_free(jobs: &RedisLimiter) {
     let free = async {
         while !matches!(jobs.peek("k").await, Ok(decision) if decision.remaining == 2) {

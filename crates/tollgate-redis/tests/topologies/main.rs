@@ -1,4 +1,4 @@
-//! Every way to a store that a URL can say.
+//! Every form of a store's URL.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -36,7 +36,7 @@ async fn holds_at(url: &str) {
     assert_eq!(allowed, 3, "{url}");
 }
 
-/// Why nothing is kept at a URL: told at the start, and to each who asks.
+/// The reason why nothing is stored at a URL: returned at the start, and for each request.
 async fn refused_at(url: &str) -> StoreError {
     let redis = connect(url);
     let limiter = redis.limiter("logins", Rate::per_hour(3)).build();
@@ -365,7 +365,7 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
     assert_eq!(error.kind(), FailureKind::NoPermission, "{error}");
 }
 
-/// What only renewals of slots need.
+/// A command that only renewals of permits need.
 const RENEWING: &str = "zscore";
 
 /// Every verb of every kind of limit.

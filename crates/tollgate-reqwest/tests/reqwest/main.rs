@@ -20,7 +20,7 @@ use tollgate_tower::{RateLimitLayer, RatePerKey, ResponseFormat, keys};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A client and what it asks.
+/// A client and its requests.
 struct World {
     client: ClientWithMiddleware,
     pacer: Arc<HostPacer<Manual, Manual>>,
@@ -30,7 +30,7 @@ struct World {
 }
 
 impl World {
-    /// Serves at this rate, and is asked with this pace.
+    /// Serves at this rate, for a client with this pace.
     async fn new(
         server: Rate,
         answers: ResponseFormat,
@@ -210,7 +210,7 @@ async fn a_call_that_is_dropped_frees_its_place() {
     assert_eq!(world.clock.now() - before, 60 * SECOND);
 }
 
-/// What no decent server says.
+/// Headers that no decent server sends.
 #[tokio::test]
 async fn a_hostile_server_stops_nobody_for_long() {
     let huge = || async {

@@ -16,7 +16,7 @@ const PATIENCE: TimeLimits = TimeLimits {
     pipeline: 1_000,
 };
 
-/// Answers each byte with many, but for the last, which begins a request.
+/// Answers each byte with many, except the last byte, which begins a request.
 struct Many;
 
 impl ByteProtocol for Many {
@@ -53,9 +53,10 @@ impl ByteProtocol for Many {
     fn ends_first(&mut self, _: &mut Vec<u8>) {}
 }
 
-/// How many seconds a client is served that says so much, reads so much, and stays; and what it reads.
+/// Serves a client that sends these bytes, reads this many, and stays connected. Returns how many seconds it is served,
+/// and the bytes it reads.
 async fn served(said: &[u8], reads: usize) -> (u64, Vec<u8>) {
-    // Room for less than one answer.
+    // The stream has room for less than one answer.
     let (mut client, service) = duplex(16);
     let begun = Instant::now();
     let serving = tokio::spawn(serve(
@@ -67,7 +68,7 @@ async fn served(said: &[u8], reads: usize) -> (u64, Vec<u8>) {
     client.write_all(said).await.expect("written");
     let mut heard = vec![0; reads];
     client.read_exact(&mut heard).await.expect("read");
-    // Nobody is told that there is nobody to tell.
+    // An I/O error needs no report.
     let _ = serving.await.expect("an end");
     (begun.elapsed().as_secs(), heard)
 }
@@ -78,17 +79,17 @@ async fn who_is_slow_is_let_go_whether_it_reads_or_not() {
     // An answer that isn't read.
     assert_eq!(served(b"ab", 0).await.0, 10);
     assert_eq!(served(b"ab", 50).await.0, 10);
-    // A request that doesn't end, and what is said of it, which is read or not.
+    // A request that never completes; its error response is read or not.
     assert_eq!(served(b"a", 100).await, (10, vec![b'?'; 100]));
     assert_eq!(served(b"a", 0).await.0, 20);
     let (seconds, heard) = served(b"ab", 200).await;
     assert_eq!((seconds, &heard[99..101]), (10, &b"!?"[..]));
 }
 
-/// Answers each byte with a hundred of the kind: `w` after three seconds, and `s` never.
+/// Answers each byte with a hundred of its kind: `w` after three seconds, and `s` never.
 #[derive(Default)]
 struct Waiting {
-    /// How many requests were answered, as far as that was noted.
+    /// How many requests were answered, as far as they were recorded.
     answered: Arc<AtomicUsize>,
 }
 
@@ -105,7 +106,7 @@ impl ByteProtocol for Waiting {
         let Some(request) = input.first() else {
             return InputProgress::Incomplete;
         };
-        // What an answer begins with before it waits is none without its end.
+        // The beginning of an answer, written before the wait, isn't an answer without its end.
         out.push(*request);
         match request {
             b'w' => sleep(Duration::from_secs(3)).await,
@@ -136,7 +137,7 @@ impl ByteProtocol for Waiting {
     }
 }
 
-/// A stream that counts how often something is written.
+/// A stream that counts its writes.
 struct CountedWrites(DuplexStream, Arc<AtomicUsize>);
 
 impl AsyncRead for CountedWrites {
@@ -181,7 +182,7 @@ struct Client {
 }
 
 impl Client {
-    /// One that has said something, on a stream with so much room.
+    /// A client that has sent these bytes, on a stream with this much room.
     async fn saying(said: &[u8], room: usize) -> Self {
         let (mut stream, service) = duplex(room);
         stream.write_all(said).await.expect("written");
@@ -202,7 +203,7 @@ impl Client {
         }
     }
 
-    /// Reads answers to these requests, and how many seconds it takes.
+    /// Reads the answers to these requests. Returns how many seconds that takes.
     async fn read(&mut self, requests: &str) -> u64 {
         let begun = Instant::now();
         let mut read = vec![0; requests.len() * 100];
@@ -212,7 +213,7 @@ impl Client {
         begun.elapsed().as_secs()
     }
 
-    /// Reads all there is until the service closes its side.
+    /// Reads all bytes until the service closes its side.
     async fn rest(&mut self) -> String {
         let mut rest = String::new();
         self.stream.read_to_string(&mut rest).await.expect("read");
@@ -230,7 +231,7 @@ async fn answers_are_written_before_a_request_behind_them_waits() {
     assert_eq!(client.read("aab").await, 0);
     assert_eq!(client.read("wcd").await, 3);
     assert_eq!(client.read("we").await, 3);
-    // What is answered at once leaves with its neighbours.
+    // Immediate answers leave in one write with their neighbours.
     assert_eq!(client.writes(), 3);
     client.stream.write_all(b"abcd").await.expect("written");
     assert_eq!(client.read("abcd").await, 0);
@@ -240,7 +241,7 @@ async fn answers_are_written_before_a_request_behind_them_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn answers_keep_their_order_while_they_are_read_slowly() {
-    // Room for less than one answer.
+    // The stream has room for less than one answer.
     let mut client = Client::saying(b"abwcwd", 16).await;
     sleep(Duration::from_secs(5)).await;
     assert_eq!(client.read("abwcwd").await, 1);

@@ -1,8 +1,7 @@
-//! What operators ask and change while the service runs: by HTTP on the admin listener, with a token.
+//! The operators' API: HTTP on the admin listener, with a token.
 //!
-//! Whatever is asked by a name or from a page that isn't this listener's own is refused first, then what
-//! there isn't, then whoever doesn't tell the token. Each change is written down, whatever the level of the
-//! log is: what was before, what is now, and from where it came.
+//! A request with a foreign host name or origin is rejected first, then one for an unknown path, then one without the
+//! token. Each change is logged at any log level, with the state before and after, and the peer.
 
 use std::fmt::Display;
 
@@ -24,20 +23,20 @@ mod policy;
 use admin_request::AdminRequest;
 pub(super) use admin_request::RequestKind;
 
-/// What is told where there is no operators' token, and to a request that doesn't tell it.
+/// The errors without a configured token, and for a request that doesn't have it.
 const OPERATOR_TOKEN_ERRORS: [&str; 2] = [
     "this is for operators, and the service has none: start it with --admin-token-file",
     "this is for operators: send the token of --admin-token-file, or of the file that the service \
      named when it started, as Authorization: Bearer …",
 ];
 
-/// Probes are answered to whoever asks and by whatever name: kubelet knows none.
+/// Health checks are served without a token, and for any host name: kubelet has none.
 fn is_probe(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }
 
 impl<B: CounterStore> HttpSession<B> {
-    /// Answers what operators ask; whether this is one of those.
+    /// Answers an operator's request; `None` if the request is for another route.
     pub(super) async fn answer_operator(
         &mut self,
         request: &Request<'_>,
@@ -46,7 +45,7 @@ impl<B: CounterStore> HttpSession<B> {
             return None;
         }
         let hosts = &self.service.credentials.admin_hosts;
-        // Whoever scrapes reaches it by any name, unless it is for this machine alone.
+        // Prometheus may use any host name, unless only this machine reaches the listener.
         if (request.path != "/metrics" || hosts.is_local())
             && let Err(wrong) = hosts.check(request.host, request.origin, request.fetch_site)
         {
@@ -56,7 +55,7 @@ impl<B: CounterStore> HttpSession<B> {
             return None;
         }
         let done = self.run_operation(request).await;
-        // Whatever it is, it isn't kept by anybody on the way, and is nothing else than it says.
+        // No proxy or browser may cache it.
         if done.is_ok() {
             self.answer.field("cache-control", "no-store");
         }
@@ -94,7 +93,7 @@ impl<B: CounterStore> HttpSession<B> {
         }
     }
 
-    /// Tells what came of it, as the one field of an object.
+    /// Writes an object with one field.
     #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
     pub(super) fn write_field(
         &mut self,
@@ -107,7 +106,7 @@ impl<B: CounterStore> HttpSession<B> {
         Ok(())
     }
 
-    /// What an operator sends, which may say no more than this.
+    /// Parses an operator's request, and rejects fields that it doesn't take.
     fn read_request<'b>(
         &self,
         body: &'b [u8],
@@ -118,7 +117,7 @@ impl<B: CounterStore> HttpSession<B> {
         Ok(asked)
     }
 
-    /// Writes down that somebody has changed something.
+    /// Logs an operator's change.
     fn log_change(&self, what: &str, fields: &[(&str, &dyn Display)]) {
         let from: [(&str, &dyn Display); 1] = [("from", &self.peer)];
         self.service
@@ -128,8 +127,8 @@ impl<B: CounterStore> HttpSession<B> {
     }
 }
 
-/// Writes a field of an answer.
+/// Writes a field of an object.
 fn write_field(object: &mut Object<'_>, name: &'static str, value: impl Serialize) {
-    // Nothing fails to be written to bytes.
+    // Writing to a `Vec` can't fail.
     let _ = serde_json::to_writer(object.field(name), &value);
 }

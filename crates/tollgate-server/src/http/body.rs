@@ -1,4 +1,4 @@
-//! What requests of HTTP carry: JSON, of which text is borrowed wherever it can be.
+//! The JSON bodies of HTTP requests. Texts are borrowed where possible.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,16 +11,16 @@ use tollgate_engine::facts::{fact_name, text_of_bytes};
 
 use super::descriptor_json::DescriptorJson;
 
-/// A request to decide about.
+/// A request to decide.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CheckRequest<'b> {
-    /// What is known of it.
+    /// The facts of the request.
     #[serde(borrow, default)]
     pub(crate) facts: FactPairs<'b>,
-    /// What it costs, unless a rule finds that in a fact.
+    /// The cost, unless a rule takes it from a fact.
     pub(crate) cost: Option<u64>,
-    /// In place of facts: a domain and what Envoy would tell of the request there.
+    /// Instead of facts: a domain and the descriptors that Envoy would send.
     #[serde(borrow)]
     pub(crate) domain: Option<Cow<'b, str>>,
     #[serde(borrow)]
@@ -28,7 +28,7 @@ pub(crate) struct CheckRequest<'b> {
 }
 
 impl CheckRequest<'_> {
-    /// What is known of the request, in the engine's words; or what is wrong with it where at most so many facts are taken.
+    /// The facts of the request; an error if there are more than `most`, or they are invalid.
     pub(crate) fn checked_facts(&self, most: usize) -> Result<Facts<'_>, String> {
         match (&self.domain, &self.descriptors) {
             (_, Some(_)) => Err("descriptors: not here, send facts".to_owned()),
@@ -37,7 +37,7 @@ impl CheckRequest<'_> {
         }
     }
 
-    /// The same without a look at them.
+    /// The facts without validation.
     pub(crate) fn facts(&self) -> Facts<'_> {
         let facts = self.facts.0.iter();
         let facts = facts.map(|(name, value)| (&**name, &**value)).collect();
@@ -53,10 +53,10 @@ impl CheckRequest<'_> {
 pub(crate) struct FactPairs<'b>(pub(crate) SmallVec<[(Cow<'b, str>, Cow<'b, str>); 8]>);
 
 impl FactPairs<'_> {
-    /// What is wrong if there are more than so many, or a fact has two values: none of them could be left out.
+    /// Checks the number of facts, and that no fact has two values: a rule couldn't choose one.
     pub(crate) fn check(&self, most: usize) -> Result<(), String> {
         let found = self.0.len();
-        // Each is compared with those before it.
+        // Checked first, as the comparison below is quadratic.
         if found > most {
             return Err(format!(
                 "facts: {found} of them, more than the {most} that are taken"
@@ -73,7 +73,7 @@ impl FactPairs<'_> {
     }
 }
 
-/// Text, or a number or a word that is taken as text.
+/// Text, or a number or boolean as text.
 struct FactText<'b>(Cow<'b, str>);
 
 impl<'de: 'b, 'b> Deserialize<'de> for FactPairs<'b> {
@@ -100,7 +100,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for FactPairs<'b> {
     }
 }
 
-/// Text as a fact has it.
+/// Text as a fact's value.
 pub(super) fn fact_text(text: Cow<'_, str>) -> Cow<'_, str> {
     match text_of_bytes(text.as_bytes()) {
         Cow::Owned(other) => Cow::Owned(other),
@@ -108,7 +108,7 @@ pub(super) fn fact_text(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// The name of a fact as policies know it.
+/// The name of a fact as policies write it.
 pub(super) fn normalize_fact_name(name: Cow<'_, str>) -> Cow<'_, str> {
     match fact_name(&name) {
         Cow::Owned(other) => Cow::Owned(other),
@@ -155,14 +155,14 @@ impl<'de: 'b, 'b> Deserialize<'de> for FactText<'b> {
     }
 }
 
-/// Reads a body. What is wrong with it is told with the field that it is about.
+/// Parses a body. Errors name the field.
 pub(crate) fn parse_body<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> {
-    // All of it, also where a reader would pass over it.
+    // The whole body, as serde doesn't validate ignored parts.
     let text = std::str::from_utf8(body).map_err(|_| "the body isn't UTF-8 text".to_owned())?;
     if let Ok(read) = serde_json::from_str(text) {
         return Ok(read);
     }
-    // Once more, to learn where: nobody pays for that whose bodies are right.
+    // Parsed a second time to find the field: only invalid bodies pay for it.
     let mut json = serde_json::Deserializer::from_str(text);
     let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
         Ok(read) => match json.end() {
@@ -174,13 +174,13 @@ pub(crate) fn parse_body<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, St
     let path = field.path().to_string();
     let why = describe_json_error(&field.inner().to_string());
     match path.as_str() {
-        // The whole, or a part that has no name yet.
+        // The whole body, or a part without a name.
         "." | "?" => Err(why),
         _ => Err(format!("{path}: {why}")),
     }
 }
 
-/// What was expected, in words of JSON where it is told in those of this program.
+/// Rewrites serde's error in terms of JSON instead of Rust types.
 fn describe_json_error(why: &str) -> String {
     let Some((found, wanted)) = why.split_once(", expected ") else {
         return why.to_owned();

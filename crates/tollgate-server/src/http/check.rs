@@ -1,4 +1,4 @@
-//! `POST /v1/check` and `/v1/peek`: what is known of a request, as facts or as descriptors, decided and told.
+//! `POST /v1/check` and `/v1/peek`: decide a request that is described by facts or descriptors.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::decision_service::CounterStore;
 use crate::rls::{RlsOutcome, RlsRequest, Undecided, decide_request};
 use crate::settings::Settings;
 
-/// Whether a request is charged, or only looked at.
+/// Whether a request is charged or only peeked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargeMode {
     Charge,
@@ -49,7 +49,7 @@ impl<B: CounterStore> HttpSession<B> {
         Ok(())
     }
 
-    /// Decides a list, in order: each has an answer, and the status is 200 whatever they are.
+    /// Decides a list in order. Each request has an answer; the status is 200 whatever the decisions are.
     async fn check_all(&mut self, body: &[u8]) -> Result<(), HttpError> {
         let asked: Vec<CheckRequest<'_>> = body::parse_body(body).map_err(bad_request)?;
         let (found, most) = (asked.len(), self.service.decider.bounds.max_batch);
@@ -76,7 +76,7 @@ impl<B: CounterStore> HttpSession<B> {
         Ok(())
     }
 
-    /// One of a list. What it can't be decided for is told as its answer.
+    /// Decides one request of a list. Its error becomes its answer.
     async fn check_one(&mut self, asked: &CheckRequest<'_>) -> Result<(), String> {
         if asked.descriptors.is_some() {
             let decided = self.decide_descriptors(asked, ChargeMode::Charge).await;
@@ -92,11 +92,11 @@ impl<B: CounterStore> HttpSession<B> {
         match undecided_error(&answered) {
             Some((_, why)) => {
                 let reason = Some(answered.reason());
-                let told = DecisionReport {
+                let report = DecisionReport {
                     reason,
                     ..DecisionReport::default()
                 };
-                write_answer(&told, Some(&why), out);
+                write_answer(&report, Some(&why), out);
             }
             None => write_answer(
                 &DecisionReport::of(&answered, self.service.settings.shadow_visibility),
@@ -123,12 +123,12 @@ impl<B: CounterStore> HttpSession<B> {
         if let Some(wrong) = undecided_error(&answered) {
             return Err(wrong);
         }
-        let told = DecisionReport::of(&answered, self.service.settings.shadow_visibility);
-        write_answer(&told, None, &mut self.answer.body);
+        let report = DecisionReport::of(&answered, self.service.settings.shadow_visibility);
+        write_answer(&report, None, &mut self.answer.body);
         Ok(())
     }
 
-    /// Decides by descriptors, as Envoy would be answered.
+    /// Decides by descriptors, as for Envoy.
     async fn decide_descriptors(
         &self,
         asked: &CheckRequest<'_>,
@@ -148,7 +148,7 @@ impl<B: CounterStore> HttpSession<B> {
             if then == ChargeMode::Peek {
                 (one.cost, one.refund) = (Some(0), false);
             } else if asked.cost == Some(0) {
-                // Envoy says zero and means one; here it is what it says.
+                // Envoy's hits_addend of 0 means 1. Here a cost of 0 means 0.
                 one.cost.get_or_insert(0);
             }
         }
@@ -157,7 +157,7 @@ impl<B: CounterStore> HttpSession<B> {
             descriptors: &descriptors,
             hits_addend,
         };
-        // In a place of its own: nested in all that is around it, its type would be more than the compiler reads.
+        // Boxed: nested in the surrounding futures, its type would exceed the compiler's recursion limit.
         let dialects = &self.service.settings.header_dialects;
         Ok(Box::pin(decide_request(&self.service, &question, dialects)).await?)
     }
@@ -172,7 +172,7 @@ impl From<Undecided> for HttpError {
     }
 }
 
-/// One answer, with its fields and status.
+/// Writes the response to one request, with header fields and status.
 pub(super) fn write_response(
     answer: &mut HttpResponse,
     settings: &Settings,
@@ -210,22 +210,22 @@ pub(super) fn write_response(
     );
 }
 
-/// The same of what was decided by descriptors.
+/// Writes the response to a request that was decided by descriptors.
 fn write_rls_response(answer: &mut HttpResponse, decided: &RlsOutcome) {
     for (name, value) in &decided.headers {
         answer.field(name, value);
     }
-    let told = &decided.answer;
-    if !told.is_allowed {
-        answer.status = http_status_of(told.reason.unwrap_or(DenyReason::Rate));
-        if let Some(decision) = &told.decision {
+    let report = &decided.answer;
+    if !report.is_allowed {
+        answer.status = http_status_of(report.reason.unwrap_or(DenyReason::Rate));
+        if let Some(decision) = &report.decision {
             write_retry_after(answer, decision);
         }
     }
-    write_answer(told, None, &mut answer.body);
+    write_answer(report, None, &mut answer.body);
 }
 
-/// Tells when to come back, if that helps.
+/// Writes `retry-after`, if a retry can succeed.
 fn write_retry_after(answer: &mut HttpResponse, decision: &Decision) -> Option<u64> {
     let wait = retry_after(decision);
     if let Some(seconds) = wait {
@@ -234,15 +234,15 @@ fn write_retry_after(answer: &mut HttpResponse, decision: &Decision) -> Option<u
     wait
 }
 
-/// What is told, as JSON; with why nothing was decided, if that is so.
-pub(super) fn write_answer(told: &DecisionReport<'_>, error: Option<&str>, out: &mut Vec<u8>) {
-    let decision = told.decision.as_ref();
+/// Writes an answer as JSON; `error` says why nothing was decided.
+pub(super) fn write_answer(report: &DecisionReport<'_>, error: Option<&str>, out: &mut Vec<u8>) {
+    let decision = report.decision.as_ref();
     let counted = decision.filter(|decision| !decision.is_unlimited());
     let is_time = |time: &Duration| *time < Duration::MAX;
     json::object(out, |object| {
-        let is_allowed: &[u8] = if told.is_allowed { b"true" } else { b"false" };
+        let is_allowed: &[u8] = if report.is_allowed { b"true" } else { b"false" };
         object.field("allowed").extend_from_slice(is_allowed);
-        object.nullable("rule", told.rule.as_deref(), json::string);
+        object.nullable("rule", report.rule.as_deref(), json::string);
         object.nullable("limit", counted.map(|of| of.limit), json::number);
         object.nullable("remaining", counted.map(|of| of.remaining), json::number);
         let (wait, reset) = (
@@ -251,18 +251,18 @@ pub(super) fn write_answer(told: &DecisionReport<'_>, error: Option<&str>, out: 
         );
         object.nullable("retry_after", wait.filter(is_time), json::seconds);
         object.nullable("reset_after", reset.filter(is_time), json::seconds);
-        object.optional("reason", told.reason.map(DenyReason::name), json::string);
-        let limit = told.limited_by.as_ref().map(LimitText::as_str);
+        object.optional("reason", report.reason.map(DenyReason::name), json::string);
+        let limit = report.limited_by.as_ref().map(LimitText::as_str);
         object.optional("limited_by", limit, json::string);
         object.optional("error", error, json::string);
-        if !told.shadow.is_empty() {
-            let rules = told.shadow.iter().map(String::as_str);
+        if !report.shadow.is_empty() {
+            let rules = report.shadow.iter().map(String::as_str);
             json::array(object.field("shadow"), rules, json::string);
         }
     });
 }
 
-/// Why nothing could be decided, and with which status; none if something was.
+/// Why a request is undecided, with its status; `None` if it was decided.
 fn undecided_error(answered: &DecisionAnswer<'_>) -> Option<HttpError> {
     let too_much = answered.too_much().map(|what| (413, what.to_string()));
     too_much.or_else(|| Some((503, store_unreachable_for(answered.failure()?))))

@@ -41,7 +41,7 @@ struct LimitJson {
     unit: UnitJson,
 }
 
-/// Text of an entry, as a fact has it: the same that Envoy's own messages make of it.
+/// The text of an entry as a fact's value: the same as from Envoy's protobuf messages.
 fn text<'de: 'b, 'b, D: Deserializer<'de>>(from: D) -> Result<Cow<'b, str>, D::Error> {
     #[derive(Deserialize)]
     struct Text<'t>(#[serde(borrow)] Cow<'t, str>);
@@ -49,7 +49,7 @@ fn text<'de: 'b, 'b, D: Deserializer<'de>>(from: D) -> Result<Cow<'b, str>, D::E
     Ok(fact_text(text))
 }
 
-/// A number of 64 bits, which this form of JSON has as text, too.
+/// A number of 64 bits, which protobuf's JSON mapping writes as text, too.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum HitsJson {
@@ -57,7 +57,7 @@ enum HitsJson {
     Text(String),
 }
 
-/// Each has the number that Envoy's own messages have for it.
+/// A unit, with its number in Envoy's protobuf messages.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 enum UnitJson {

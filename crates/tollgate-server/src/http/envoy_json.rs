@@ -1,4 +1,4 @@
-//! `POST /json`: Envoy's question and answer as JSON, as envoyproxy/ratelimit has it.
+//! `POST /json`: Envoy's request and response as JSON, compatible with envoyproxy/ratelimit.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ const fn code(is_allowed: bool) -> &'static str {
     if is_allowed { "OK" } else { "OVER_LIMIT" }
 }
 
-/// Fields that are zero or empty are left out, as this form of JSON wants it.
+/// Writes the response. Zero and empty fields are left out, as in protobuf's JSON mapping.
 fn write_response(out: &mut Vec<u8>, decided: &RlsOutcome) {
     json::object(out, |object| {
         let told = code(decided.answer.is_allowed);

@@ -1,52 +1,52 @@
-//! Requests of HTTP/1, found in the bytes that were read. A request is looked at once all of it is there.
+//! Parses HTTP/1 requests from the input. A request is parsed once all of it has arrived.
 //!
-//! Whatever two readers could understand in two ways is refused: two lengths, a length beside chunks, a coding that
-//! isn't known.
+//! A request that two readers could understand differently is rejected: two lengths, a length beside chunks, an unknown
+//! transfer coding. Otherwise a proxy and this service could disagree about where a request ends.
 
 use std::borrow::Cow;
 
 use derive_more::Display;
 
-/// The most header fields of a request; docs/reference/cli.md says so.
+/// The most header fields of a request, as docs/reference/cli.md states.
 const FIELDS: usize = 64;
-/// The longest line before a chunk: a size, and what nobody reads.
+/// The longest line before a chunk: a size, and extensions that are ignored.
 const CHUNK_LINE: usize = 256;
-/// The most behind the last chunk.
+/// The longest trailer behind the last chunk.
 const TRAILER: usize = 1_024;
 
-/// How much one request may bring.
+/// The size limits of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestBounds {
-    /// Of its first lines.
+    /// Of its head: the request line and the header fields.
     pub(crate) head: usize,
-    /// Of what follows.
+    /// Of its body.
     pub(crate) body: usize,
 }
 
-/// A request of which all is there.
+/// A complete request.
 #[derive(Debug, Default)]
 pub(crate) struct Request<'i> {
     pub(crate) method: &'i str,
     pub(crate) path: &'i str,
-    /// Behind the question mark.
+    /// The part of the target behind the question mark.
     pub(crate) query: &'i str,
     pub(crate) host: Option<&'i [u8]>,
     pub(crate) origin: Option<&'i [u8]>,
-    /// Where the page is from that asks, as browsers tell it: `same-origin`, `cross-site`.
+    /// The origin of the page that sends the request, as browsers state it: `same-origin`, `cross-site`.
     pub(crate) fetch_site: Option<&'i [u8]>,
     pub(crate) content_type: Option<&'i [u8]>,
     pub(crate) content_encoding: Option<&'i [u8]>,
     pub(crate) authorization: Option<&'i [u8]>,
     pub(crate) accept: Option<&'i [u8]>,
     pub(crate) body: Cow<'i, [u8]>,
-    /// The client may send another on this connection.
+    /// The client may send another request on this connection.
     pub(crate) keep_alive: bool,
-    /// Of the version whose clients want to be told that the connection is kept.
+    /// HTTP/1.0, whose clients expect a confirmation that the connection is kept.
     pub(crate) is_http_1_0: bool,
 }
 
 impl<'i> Request<'i> {
-    /// The token that it brings along.
+    /// The bearer token.
     pub(crate) fn bearer(&self) -> Option<&'i [u8]> {
         let (scheme, told) = self.authorization?.split_at_checked(b"Bearer ".len())?;
         let is_it = scheme.eq_ignore_ascii_case(b"Bearer ");
@@ -54,16 +54,16 @@ impl<'i> Request<'i> {
     }
 }
 
-/// What is there of a request.
+/// The outcome of parsing the input.
 #[derive(Debug)]
 pub(crate) enum ParsedRequest<'i> {
-    /// All of it, in so many bytes.
+    /// A complete request, and its length in bytes.
     Complete(Request<'i>, usize),
-    /// Not all yet. A client that asked whether to go on waits for an answer.
+    /// Not complete yet. With `Expect: 100-continue` the client waits for an interim response.
     Incomplete { asks_to_go_on: bool },
 }
 
-/// What can't be answered as it was asked. The connection is closed after it was told.
+/// A request that can't be answered. The connection is closed after the error response.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub(crate) enum RequestError {
     /// It isn't HTTP/1.
@@ -72,37 +72,37 @@ pub(crate) enum RequestError {
     /// A version other than 1.0 and 1.1.
     #[display("only HTTP/1.0 and HTTP/1.1 are spoken here")]
     Version,
-    /// More in its first lines than is taken.
+    /// The head is longer than the limit.
     #[display("the first lines are more than the {most} that are taken")]
     Head { most: usize },
-    /// More header fields than are taken.
+    /// More header fields than the limit.
     #[display("a request has at most {FIELDS} header fields")]
     Fields,
-    /// More of a body than is taken.
+    /// The body is longer than the limit.
     #[display("the body is longer than the {most} bytes that are taken")]
     Body { most: usize },
     /// A length that is no number, two lengths, or a length beside chunks.
-    #[display("Content-Length is no number, is told twice, or stands beside Transfer-Encoding")]
+    #[display("Content-Length is no number, is sent twice, or stands beside Transfer-Encoding")]
     Length,
-    /// A coding other than chunks.
+    /// A transfer coding other than chunked.
     #[display("no Transfer-Encoding but chunked is understood")]
     Coding,
     /// No `Host`, or two.
     #[display("a request of HTTP/1.1 has one field Host, which is the same as in its first line")]
     Host,
-    /// Chunks that aren't.
+    /// Malformed chunks.
     #[display("the chunks of the body can't be read")]
     Chunks,
 }
 
-/// How the length of a body is told.
+/// How the length of a body is stated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyLength {
     Known(usize),
     Chunks,
 }
 
-/// The first lines of a request.
+/// The head of a request.
 struct RequestHead<'i> {
     request: Request<'i>,
     bytes: usize,
@@ -110,7 +110,7 @@ struct RequestHead<'i> {
     expects_continue: bool,
 }
 
-/// Looks for a request where `input` begins.
+/// Parses the request at the start of `input`.
 pub(crate) fn parse_request<'i>(
     input: &'i [u8],
     most: &RequestBounds,
@@ -195,7 +195,7 @@ fn parse_head(input: &[u8]) -> Result<Option<RequestHead<'_>>, RequestError> {
     Ok(Some(head))
 }
 
-/// The host that a target names, if it is a whole URL as proxies are sent, and the path with its query.
+/// The host of a target in absolute form, as proxies receive it, and the path with its query.
 fn split_target(target: &str) -> (Option<&str>, &str) {
     let scheme = target.find("://").filter(|end| {
         let scheme = &target[..*end];
@@ -215,7 +215,7 @@ fn has_bare_line_feed(lines: &[u8]) -> bool {
     memchr::memchr_iter(b'\n', lines).any(|end| end == 0 || lines[end - 1] != b'\r')
 }
 
-/// What is said of the length of a body.
+/// The header fields about the body's length.
 #[derive(Default)]
 struct BodyFields {
     length: Option<usize>,
@@ -223,7 +223,7 @@ struct BodyFields {
 }
 
 impl BodyFields {
-    /// Reads a field, if it is one of these.
+    /// Reads a field, if it is about the body's length.
     fn read(&mut self, name: &str, value: &[u8], is_new: bool) -> Result<bool, RequestError> {
         if name.eq_ignore_ascii_case("content-length") {
             let told = parse_length(value).ok_or(RequestError::Length)?;
@@ -251,7 +251,7 @@ impl BodyFields {
 }
 
 impl<'i> RequestHead<'i> {
-    /// Reads a field that isn't about the body.
+    /// Reads a field that isn't about the body's length.
     fn read(&mut self, name: &str, value: &'i [u8], is_new: bool) -> Result<(), RequestError> {
         if name.eq_ignore_ascii_case("connection") {
             self.request.keep_alive = keeps_alive(value, self.request.keep_alive);
@@ -278,7 +278,7 @@ impl<'i> RequestHead<'i> {
     }
 }
 
-/// Whether the options of a connection keep it, as it was assumed until one says otherwise.
+/// Whether the `Connection` options keep the connection; without a known option, `assumed`.
 fn keeps_alive(options: &[u8], assumed: bool) -> bool {
     options
         .split(|byte| *byte == b',')
@@ -299,17 +299,18 @@ fn parse_length(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Joins the chunks of a body. None until the last is there. What is around them may be as much as they are.
+/// Joins the chunks of a body; `None` until the last chunk has arrived. Chunk overhead may be as large as the body
+/// itself.
 fn join_chunks(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, RequestError> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
         let line = &input[at..input.len().min(at + CHUNK_LINE)];
-        // Without a digit it would be read as the last.
+        // `parse_chunk_size` would read a line without a digit as the last chunk.
         if line.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
             return Err(RequestError::Chunks);
         }
         let (start, size) = match httparse::parse_chunk_size(line) {
-            // For some a line ends there.
+            // Some readers end the line at a bare line feed.
             Ok(httparse::Status::Complete((start, _))) if line[..start - 1].contains(&b'\n') => {
                 return Err(RequestError::Chunks);
             }
@@ -323,7 +324,7 @@ fn join_chunks(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Re
         if size == 0 {
             return Ok(trailer_length(&input[start..])?.map(|length| (body, start + length)));
         }
-        // With all that is around the chunks, which may be more than they are.
+        // The body's size, and then the overhead around the chunks, have the same bound.
         let size = usize::try_from(size).map_err(|_| RequestError::Body { most })?;
         if size > most - body.len() || start - body.len() > most {
             return Err(RequestError::Body { most });
@@ -340,7 +341,7 @@ fn join_chunks(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Re
     }
 }
 
-/// The length of what follows the last chunk: fields that nobody reads, and an empty line.
+/// The length of the trailer: ignored fields, and an empty line.
 fn trailer_length(input: &[u8]) -> Result<Option<usize>, RequestError> {
     let input = &input[..input.len().min(TRAILER)];
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
@@ -356,7 +357,7 @@ fn trailer_length(input: &[u8]) -> Result<Option<usize>, RequestError> {
 }
 
 impl RequestError {
-    /// The status that it is answered with.
+    /// The status of the error response.
     pub(crate) const fn status(self) -> u16 {
         match self {
             Self::Head { .. } | Self::Fields => 431,
@@ -367,7 +368,7 @@ impl RequestError {
         }
     }
 
-    /// Whether it is more than is taken.
+    /// Whether a size limit was exceeded.
     pub(crate) const fn is_too_large(self) -> bool {
         matches!(self, Self::Head { .. } | Self::Body { .. })
     }

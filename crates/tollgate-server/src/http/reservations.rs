@@ -1,5 +1,5 @@
-//! Calls that hold something: permits, and costs that are known later. A caller names what it holds, so a call that is
-//! repeated isn't a second one.
+//! Reservations over HTTP: permits, and estimated costs that are settled later. Callers choose an id, so that repeating
+//! a call is idempotent.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::decision_service::{CounterStore, Decider, request_key};
 use crate::reservations::{NameLookup, Reservations};
 use crate::settings::ShadowVisibility;
 
-/// The longest that something is held without a word.
+/// The longest time to live of a reservation without a renewal.
 const MAX_TTL_SECONDS: u64 = 3_600;
 
-/// What begins to be held.
+/// The body of a call that begins a reservation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HoldRequest<'b> {
@@ -35,7 +35,7 @@ struct HoldRequest<'b> {
     ttl: Option<u64>,
 }
 
-/// What is said of something that is held.
+/// The body of a call about an existing reservation.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HoldUpdate<'b> {
@@ -46,15 +46,15 @@ struct HoldUpdate<'b> {
     outcome: Option<Outcome>,
 }
 
-/// How a request ended, which limits that adapt learn from.
+/// The outcome of a request, from which adaptive limits learn.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Outcome {
-    /// It was served.
+    /// It succeeded.
     Success,
     /// It timed out, or was rejected for overload.
     Dropped,
-    /// Neither: it says nothing about capacity.
+    /// Neither: the outcome says nothing about capacity.
     Ignored,
 }
 
@@ -68,7 +68,7 @@ impl HoldUpdate<'_> {
     }
 }
 
-/// A name that is being decided about, until this is dropped.
+/// An id that is being decided, until this is dropped.
 struct NameInProgress<'a>(&'a Reservations, &'a [u8]);
 
 impl Drop for NameInProgress<'_> {
@@ -78,7 +78,7 @@ impl Drop for NameInProgress<'_> {
 }
 
 impl<B: CounterStore> HttpSession<B> {
-    /// Takes what the rules want held while a request runs: its slots, and what it is thought to cost.
+    /// Begins a reservation: takes the permits and the estimate that the rules require while the request runs.
     pub(super) async fn begin_hold(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
         let begun: HoldRequest<'_> = body::parse_body(&request.body).map_err(bad_request)?;
         let (name, life) = (self.hold_name(&begun.id, request)?, parse_ttl(begun.ttl)?);
@@ -95,13 +95,14 @@ impl<B: CounterStore> HttpSession<B> {
         let what = request_bytes(&facts);
         match look_up_hold(decider, &name, &what, &facts) {
             NameLookup::Held(answer) => {
-                // Whoever asks again holds it from then on. If its time ended just now, it is told what it was told.
+                // A repeated call extends the reservation. If that expired just now, the original answer is returned
+                // with a ttl of 0.
                 let left = decider.reservations.extend(&name, life).unwrap_or_default();
                 write_with_ttl(&mut self.answer.body, &answer, left);
                 return Ok(());
             }
             NameLookup::Nothing => {}
-            // Before anything is decided or charged.
+            // Nothing was decided or charged yet.
             taken => return Err(hold_error(&begun.id, &taken)),
         }
         let _undecided = NameInProgress(&decider.reservations, &name);
@@ -123,7 +124,7 @@ impl<B: CounterStore> HttpSession<B> {
         Ok(())
     }
 
-    /// Holds something for longer.
+    /// Renews a reservation.
     pub(super) fn renew_hold(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
         let named: HoldUpdate<'_> = body::parse_body(&request.body).map_err(bad_request)?;
         let name = self.hold_name(&named.id, request)?;
@@ -135,7 +136,7 @@ impl<B: CounterStore> HttpSession<B> {
         Ok(())
     }
 
-    /// Ends what is held. To end what isn't held any more is no mistake: the call may be repeated.
+    /// Releases a reservation. Releasing it again is no error, as the call may be repeated.
     pub(super) fn release_hold(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
         let named: HoldUpdate<'_> = body::parse_body(&request.body).map_err(bad_request)?;
         let name = self.hold_name(&named.id, request)?;
@@ -144,7 +145,7 @@ impl<B: CounterStore> HttpSession<B> {
         self.write_field("released", is_released)
     }
 
-    /// Tells what a request did cost, and ends what it held. Of what ended by itself it may still be told, for a while.
+    /// Settles a reservation with the actual cost. An expired reservation can still be settled for a while.
     pub(super) fn settle_hold(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
         let named: HoldUpdate<'_> = body::parse_body(&request.body).map_err(bad_request)?;
         let spent = named
@@ -160,14 +161,14 @@ impl<B: CounterStore> HttpSession<B> {
         self.write_text(answer)
     }
 
-    /// What an id stands for: that of another client is another.
+    /// The internal name of an id: different clients have different names for the same id.
     fn hold_name(&self, id: &str, request: &Request<'_>) -> Result<Vec<u8>, HttpError> {
         let id = match id.len() {
             0 => return Err(bad_request("id: it is empty")),
             1..=256 => id.as_bytes(),
             _ => return Err(bad_request("id: it is longer than 256 bytes")),
         };
-        // Only a token that was looked at says who it is.
+        // The token identifies the client only if tokens are checked.
         let token = request.bearer();
         let token = token.filter(|_| self.service.settings.http_client_token.is_some());
         let user = match self.peer {
@@ -177,7 +178,7 @@ impl<B: CounterStore> HttpSession<B> {
         let mut name = b"n".to_vec();
         let user = user.as_ref().map(<[u8; 4]>::as_slice);
         for part in [token, user, self.certificate.as_deref(), Some(id)] {
-            // With its length, so that no two lists of parts are one text.
+            // With its length, so that different parts can't make the same name.
             let part = part.unwrap_or_default();
             name.extend(part.len().to_le_bytes());
             name.extend(part);
@@ -186,7 +187,7 @@ impl<B: CounterStore> HttpSession<B> {
     }
 }
 
-/// What there is by a name, for one that asks this: what holds nothing needs no room.
+/// Looks up an id. A request that needs no permits needs no capacity.
 fn look_up_hold<B: CounterStore>(
     decider: &Decider<B>,
     name: &[u8],
@@ -201,7 +202,7 @@ fn look_up_hold<B: CounterStore>(
     }
 }
 
-/// Why an id can't hold anything now.
+/// Why an id can't be reserved now.
 fn hold_error(id: &str, taken: &NameLookup) -> HttpError {
     match taken {
         NameLookup::Full(full) => (503, full.to_string()),
@@ -216,7 +217,7 @@ fn hold_error(id: &str, taken: &NameLookup) -> HttpError {
     }
 }
 
-/// Writes an answer, which is an object, with the time after which what is held ends, in seconds.
+/// Appends the time to live in seconds to an answer, which is a JSON object.
 fn write_with_ttl(out: &mut Vec<u8>, answer: &[u8], left: Duration) {
     out.extend_from_slice(answer.strip_suffix(b"}").unwrap_or(answer));
     out.extend(b",\"ttl\":");
@@ -224,7 +225,7 @@ fn write_with_ttl(out: &mut Vec<u8>, answer: &[u8], left: Duration) {
     out.push(b'}');
 }
 
-/// What a call asks for, as bytes: the same call is the same, whatever the order of its facts.
+/// The request as bytes: the order of facts doesn't matter.
 fn request_bytes(facts: &Facts<'_>) -> Vec<u8> {
     let mut what = request_key(facts);
     if let Some(cost) = facts.cost() {

@@ -1,4 +1,4 @@
-//! Answers of HTTP/1: a status, fields, and a body whose length is known.
+//! HTTP/1 responses: a status, header fields, and a body with a known length.
 
 use http::StatusCode;
 use jiff::fmt::rfc2822::DateTimePrinter;
@@ -13,23 +13,23 @@ const SECOND: u64 = 1_000_000_000;
 
 static DATES: DateTimePrinter = DateTimePrinter::new();
 
-/// An answer that is being put together.
+/// A response under construction.
 #[derive(Debug, Default)]
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
-    /// Lines, each with its end.
+    /// The header fields, as lines with their ends.
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Vec<u8>,
-    /// The field `date`, with the end of its line.
+    /// The `date` field, as a line with its end.
     date: Vec<u8>,
-    /// From then on it is another.
+    /// When the date has to be written anew.
     date_until: Timestamp,
 }
 
 impl HttpResponse {
-    /// Looks at the calendar, if a second has passed since it was looked at last. `now` is of any clock that doesn't
-    /// stand still.
+    /// Updates the date once a second has passed. `now` is of any steady clock, as reading the wall clock for each
+    /// request would cost more.
     #[inline]
     pub(crate) fn refresh_date(&mut self, now: Timestamp) {
         if now >= self.date_until {
@@ -52,21 +52,21 @@ impl HttpResponse {
         }
     }
 
-    /// Ready for the next.
+    /// Resets the response for the next request.
     pub(crate) fn clear(&mut self) {
         (self.status, self.content_type) = (200, "application/json");
         self.fields.clear();
         self.body.clear();
     }
 
-    /// Gives memory back that few answers need, once this one is written: what is in it would be kept.
+    /// Clears a written response, and frees memory that few responses need.
     pub(crate) fn shrink(&mut self) {
         self.clear();
         self.fields.shrink_to(IDLE_BUFFER_BYTES);
         self.body.shrink_to(IDLE_BUFFER_BYTES);
     }
 
-    /// Adds a field. Neither part may have a line break; none that is written here has.
+    /// Adds a header field. Neither part may contain a line break.
     pub(crate) fn field(&mut self, name: &str, value: &str) {
         self.fields.extend_from_slice(name.as_bytes());
         self.fields.extend(b": ");
@@ -74,7 +74,7 @@ impl HttpResponse {
         self.fields.extend(b"\r\n");
     }
 
-    /// The same of a whole number.
+    /// Adds a header field with a whole number.
     pub(crate) fn number_field(&mut self, name: &str, value: u64) {
         self.fields.extend_from_slice(name.as_bytes());
         self.fields.extend(b": ");
@@ -82,7 +82,7 @@ impl HttpResponse {
         self.fields.extend(b"\r\n");
     }
 
-    /// Makes it a problem (RFC 9457) that says what is wrong.
+    /// Makes the response a problem (RFC 9457) with this detail.
     pub(crate) fn write_problem(&mut self, status: u16, detail: &str) {
         (self.status, self.content_type) = (status, "application/problem+json");
         self.body.clear();
@@ -94,7 +94,7 @@ impl HttpResponse {
         });
     }
 
-    /// Writes it. The body of an answer to `FILE_HEADER` is left out, and its length told.
+    /// Writes the response. For `HEAD`, the body is left out, but `content-length` has its length.
     pub(crate) fn write(&self, out: &mut Vec<u8>, keep_alive: bool, is_head: bool) {
         out.extend(b"HTTP/1.1 ");
         json::number(out, u64::from(self.status));
@@ -120,11 +120,11 @@ impl HttpResponse {
     }
 }
 
-/// What a status is called.
+/// The reason phrase of a status.
 fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
-        // As RFC 9110 calls them, after the names that `http` knows.
+        // The names of RFC 9110, which are newer than those of the `http` crate.
         413 => "Content Too Large",
         422 => "Unprocessable Content",
         _ => {

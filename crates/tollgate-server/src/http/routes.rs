@@ -1,14 +1,14 @@
-//! What can be asked on each listener of HTTP, and by which methods: `GET` never changes anything.
+//! The routes of each HTTP listener, and their methods: `GET` never changes anything.
 
 use super::admin::RequestKind;
 use super::request::Request;
 use super::session::HttpError;
 use crate::address::Protocol;
 
-/// Each path, and what each method does there.
+/// The paths of a listener, and the route of each method.
 pub(super) type Routes<R> = &'static [(&'static str, &'static [(&'static str, R)])];
 
-/// What a request is about that comes from a client, a probe or Prometheus.
+/// The routes for clients, health checks and Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Check,
@@ -26,7 +26,7 @@ pub(super) enum Route {
     Metrics,
 }
 
-/// What an operator asks for.
+/// The routes for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Rules,
@@ -103,7 +103,7 @@ const OPERATIONS: Routes<Operation> = &[
 ];
 
 impl Route {
-    /// What is asked for on a listener.
+    /// The route of a request on a listener.
     pub(super) fn of(request: &Request<'_>, protocol: Protocol) -> Result<Self, HttpError> {
         match protocol {
             Protocol::Http => match_route(PUBLIC, request, "GET /openapi.json"),
@@ -111,25 +111,25 @@ impl Route {
         }
     }
 
-    /// Whether anybody may ask it, without a token.
+    /// Whether the route needs no token.
     pub(super) const fn is_open(self) -> bool {
         matches!(self, Self::Health | Self::Ready | Self::Metrics)
     }
 }
 
 impl Operation {
-    /// What is asked for.
+    /// The operation of a request.
     pub(super) fn of(request: &Request<'_>) -> Result<Self, HttpError> {
         match_route(OPERATIONS, request, "tollgate admin --help")
     }
 }
 
-/// Whether what is there, if there is anything, is for those who have the token.
+/// Whether a path, existing or not, needs the operators' token.
 pub(super) fn is_for_operators(path: &str) -> bool {
     path.starts_with("/admin/") || path.starts_with("/debug/") || path == "/admin"
 }
 
-/// The methods that a path of a listener takes, as the field `Allow` lists them.
+/// The methods of a path, for the `Allow` header.
 pub(super) fn allowed_methods(path: &str, protocol: Protocol) -> String {
     let names = match protocol {
         Protocol::Http => method_names(PUBLIC, path),
@@ -144,9 +144,9 @@ fn method_names<R>(routes: Routes<R>, path: &str) -> Vec<&'static str> {
     methods.iter().map(|(name, _)| *name).collect()
 }
 
-/// What each method does at a path.
+/// The methods of a path.
 fn methods_at<R>(routes: Routes<R>, path: &str) -> Option<&'static [(&'static str, R)]> {
-    // Behind the last slash is the number of an order.
+    // A path that ends with a slash is a prefix, followed by an override's id.
     let is_it = |own: &str| match own.strip_suffix('/') {
         Some(_) => path.strip_prefix(own).is_some_and(|id| !id.is_empty()),
         None => own == path,
@@ -155,7 +155,7 @@ fn methods_at<R>(routes: Routes<R>, path: &str) -> Option<&'static [(&'static st
     found.map(|(_, methods)| *methods)
 }
 
-/// What is at a path for a request's method; it is read by `FILE_HEADER`, too.
+/// The route of a request's path and method. `HEAD` is routed like `GET`.
 fn match_route<R: Copy>(
     routes: Routes<R>,
     request: &Request<'_>,

@@ -1,4 +1,4 @@
-//! One connection of HTTP/1: requests found, routed, decided and answered where they are read.
+//! One HTTP/1 connection: requests are parsed, routed, decided and answered where they are read.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,27 +26,28 @@ use crate::wrong_secrets::MAX_TRIES;
 #[cfg(test)]
 mod tests;
 
-/// What can be asked, for machines.
+/// The OpenAPI description of the clients' API.
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
 
 /// One client's connection.
 pub(crate) struct HttpSession<B: CounterStore> {
     pub(crate) service: Arc<Service<B>>,
-    /// Which listener a client came by: the one that anybody may ask, for operators and probes, or for Prometheus and probes.
+    /// The listener of the connection: for clients, for operators and health checks, or for Prometheus and health
+    /// checks.
     protocol: Protocol,
     errors: ErrorSource,
     pub(super) peer: Peer,
-    /// What the client has shown, if it was asked for one.
+    /// The client's certificate, if one was requested.
     pub(super) certificate: Option<Box<[u8]>>,
     wrong_tokens: u8,
     pub(crate) answer: HttpResponse,
-    /// The client was told to go on with its body.
+    /// The interim response `100 Continue` was sent.
     has_sent_continue: bool,
-    /// The service ends: an answer after which nothing is left says so.
+    /// The service stops: the response that leaves no input behind announces the close.
     is_closing: bool,
 }
 
-/// A status, and why.
+/// A status, and the reason.
 pub(crate) type HttpError = (u16, String);
 
 impl<B: CounterStore> HttpSession<B> {
@@ -73,7 +74,7 @@ impl<B: CounterStore> HttpSession<B> {
     async fn request(&mut self, request: &Request<'_>) {
         self.answer.clear();
         let operated = match self.protocol {
-            // In a box, as connections are many, and operators few.
+            // Boxed, as connections are many and operators few.
             Protocol::Admin => Box::pin(self.answer_operator(request)).await,
             _ => None,
         };
@@ -110,7 +111,7 @@ impl<B: CounterStore> HttpSession<B> {
                 self.write_text(b"OK\n")
             }
             Route::Ready => self.write_readiness(),
-            // It would make all answers as large as this.
+            // Boxed: the future of every request would be as large as this.
             Route::Metrics => Box::pin(self.metrics(request.accept)).await,
             Route::Check => self.check(&request.body).await,
             Route::Peek => self.peek(&request.body).await,
@@ -125,14 +126,14 @@ impl<B: CounterStore> HttpSession<B> {
         }
     }
 
-    /// Answers with this, as the last on the connection.
+    /// Writes an error as the last response on the connection.
     fn write_last(&mut self, wrong: HttpError, out: &mut Vec<u8>) {
         self.answer.clear();
         self.write_error(&wrong);
         self.answer.write(out, false, false);
     }
 
-    /// Writes the answer to a request, behind which this was read; whether the connection goes on.
+    /// Writes the response to a request; `rest` is the input behind it. Returns whether the connection is kept.
     fn finish(&mut self, request: &Request<'_>, rest: &[u8], out: &mut Vec<u8>) -> bool {
         let is_last = (self.is_closing && rest.is_empty()) || self.wrong_tokens >= MAX_TRIES;
         let keep_alive = request.keep_alive && !is_last;
@@ -143,7 +144,7 @@ impl<B: CounterStore> HttpSession<B> {
         keep_alive
     }
 
-    /// Lets the answer to a wrong token wait if there were many; a connection has only a few tries.
+    /// Delays the response to a wrong token after many of them; a connection has only a few tries.
     #[cold]
     async fn delay_wrong_token(&mut self) {
         self.wrong_tokens = self.wrong_tokens.saturating_add(1);
@@ -159,13 +160,13 @@ impl<B: CounterStore> HttpSession<B> {
         match status {
             401 => self.answer.field("www-authenticate", "Bearer"),
             415 => self.answer.field("accept-encoding", "identity"),
-            // What is missing may be there again at any time.
+            // A missing dependency may be back at any time.
             503 => self.answer.field("retry-after", "1"),
             _ => {}
         }
     }
 
-    /// Whether anything is answered at all.
+    /// Checks that the client may send requests at all.
     fn authorize_client(&self, request: &Request<'_>) -> Result<(), HttpError> {
         let Some(clients) = self.service.settings.http_client_token.as_ref() else {
             return Ok(());
@@ -195,14 +196,14 @@ impl<B: CounterStore> HttpSession<B> {
         self.write_text(b"{}")
     }
 
-    /// Tells this as it is.
+    /// Writes a text as the body.
     #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
     pub(super) fn write_text(&mut self, text: &[u8]) -> Result<(), HttpError> {
         self.answer.body.extend_from_slice(text);
         Ok(())
     }
 
-    /// Whether clients may come, and what is wrong.
+    /// Whether clients may be sent here, and current concerns.
     fn write_readiness(&mut self) -> Result<(), HttpError> {
         let health = &self.service.monitor.health;
         if !health.is_ready() {
@@ -212,13 +213,13 @@ impl<B: CounterStore> HttpSession<B> {
         self.write_text(told.as_bytes())
     }
 
-    /// All that is counted. It looks at all keys, so others go on meanwhile.
+    /// Renders all metrics on a blocking thread, as that visits all keys.
     async fn metrics(&mut self, accept: Option<&[u8]>) -> Result<(), HttpError> {
         let form = MetricsFormat::negotiate(accept);
         let service = Arc::clone(&self.service);
         let turn = Arc::clone(&service.monitor.scrape_lock).lock_owned().await;
-        // The turn is over when the text is there, also if its client has left before: else whoever asks and leaves
-        // would begin as many at once as he likes.
+        // The lock is released when the text is rendered, even if the client has left before: otherwise clients that
+        // disconnect early could start any number of concurrent scrapes.
         let render = move || {
             let text = metrics::render(service, form);
             drop(turn);
@@ -331,8 +332,8 @@ pub(crate) fn bad_request(why: impl Into<String>) -> HttpError {
     (400, why.into())
 }
 
-/// A page of a browser may send a form to any address, of this machine too. It can't say that it is JSON without asking
-/// first, and it tells where it is from.
+/// Protects against cross-site requests: a browser's page may send a form to any address, also of this machine. It
+/// can't send JSON without a preflight request, and it states its origin.
 fn check_post(request: &Request<'_>) -> Result<(), HttpError> {
     check_json(request)?;
     let own = request.host.unwrap_or_default();
@@ -348,7 +349,7 @@ fn check_post(request: &Request<'_>) -> Result<(), HttpError> {
     }
 }
 
-/// Whether a request tells this token; or what is told if there is none, and if it doesn't.
+/// Checks the token of a request; `none` and `wrong` are the errors without a configured token, and for a wrong one.
 pub(super) fn check_token(
     request: &Request<'_>,
     token: Option<&Secret>,
@@ -361,7 +362,7 @@ pub(super) fn check_token(
     }
 }
 
-/// Whether what comes with a request is called JSON.
+/// Checks that the body is declared as uncompressed JSON.
 pub(crate) fn check_json(request: &Request<'_>) -> Result<(), HttpError> {
     let encoding = request.content_encoding.unwrap_or(b"identity");
     if !encoding.eq_ignore_ascii_case(b"identity") {
@@ -376,8 +377,8 @@ pub(crate) fn check_json(request: &Request<'_>) -> Result<(), HttpError> {
     Err((415, "send Content-Type: application/json".to_owned()))
 }
 
-/// Whether a host is an address, or this machine. Whoever has any other name can have it lead here, and then is of the
-/// same origin.
+/// Whether a host is an IP address or localhost. Any other name could be pointed here by its owner (DNS rebinding),
+/// whose pages would then have the same origin.
 fn is_ip_or_localhost(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else {
         return false;

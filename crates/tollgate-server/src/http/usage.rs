@@ -1,7 +1,7 @@
-//! `GET /v1/usage?tenant=acme`: what was used of each limit that a request with these facts meets.
+//! `GET /v1/usage?tenant=acme`: the usage of each limit that applies to these facts.
 //!
-//! A fact that is given several times is asked for each: `tenant=acme&tenant=umbrella`. With `format=lines` each answer
-//! is a line of JSON by itself.
+//! A fact that is given several times is looked up for each value: `tenant=acme&tenant=umbrella`. With `format=lines`
+//! each result is a line of JSON.
 
 use std::borrow::Cow;
 
@@ -15,15 +15,15 @@ use super::session::{HttpError, HttpSession, bad_request};
 use crate::decision_answer::store_unreachable_for;
 use crate::decision_service::CounterStore;
 
-/// The most facts of one request: all of them are told with each of its limits.
+/// The most facts of one request: all of them are repeated for each of its limits.
 const MAX_FACTS: usize = 64;
 
-/// The most bytes of an answer. A client that doesn't read them makes the service keep them.
+/// The most bytes of a response, as a client that doesn't read it makes the service buffer it.
 const MAX_BYTES: usize = 8 << 20;
 
-/// What an address asks for.
+/// The parsed query.
 struct UsageRequest<'q> {
-    /// The fact that is given several times, or else the last.
+    /// The fact with several values; if there is none, no fact or a single one.
     varying: Option<(Cow<'q, str>, Vec<Cow<'q, str>>)>,
     others: Vec<(Cow<'q, str>, Cow<'q, str>)>,
     is_lines: bool,
@@ -70,9 +70,8 @@ impl<B: CounterStore> HttpSession<B> {
                 write_usage(&mut self.answer.body, &facts, left);
             }
             if self.answer.body.len() > MAX_BYTES {
-                let why = format!(
-                    "more than the {MAX_BYTES} bytes that are told at once: ask for fewer values"
-                );
+                let why =
+                    format!("more than the {MAX_BYTES} bytes of one response: send fewer values");
                 return Err((413, why));
             }
         }
@@ -136,7 +135,7 @@ impl<'q> UsageRequest<'q> {
     }
 }
 
-/// Text of an address, in which `%20` and `+` are spaces.
+/// Decodes a text of a URL, in which `%20` and `+` are spaces.
 pub(crate) fn percent_decode(text: &str) -> Result<Cow<'_, str>, HttpError> {
     if !text.contains(['%', '+']) {
         return Ok(Cow::Borrowed(text));
@@ -154,7 +153,7 @@ pub(crate) fn percent_decode(text: &str) -> Result<Cow<'_, str>, HttpError> {
     decoded.ok_or_else(|| bad_request(format!("{text}: it isn't percent-encoded text")))
 }
 
-/// One limit: whose, which, how much of it, and when it is as if never used.
+/// Writes the usage of one limit: its facts, rule, limit and counts, and when it will be unused again.
 fn write_usage(out: &mut Vec<u8>, facts: &Facts<'_>, left: &LimitRemaining) {
     json::object(out, |object| {
         json::object(object.field("facts"), |known| {

@@ -1,6 +1,6 @@
-//! Lines on their way to somebody who may not read them: written by a thread, and left out if too many wait.
+//! A queue of log lines to a thread that writes them. Lines are dropped when the queue is full.
 //!
-//! Standard error may be a pipe, and a pipe that nobody reads blocks whoever writes. No thread that serves does.
+//! Standard error may be a pipe, and a pipe that nobody reads blocks its writer. So no thread that serves writes there.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -8,35 +8,35 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// The most bytes that wait.
+/// The most bytes in the queue.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Takes lines, each of which is one write, and never waits.
+/// Queues lines without ever blocking. Each line is one write.
 #[derive(Debug)]
 pub(super) struct LineQueue {
     messages: mpsc::Sender<Message>,
     waiting: Arc<QueueCounters>,
 }
 
-/// What the writer is sent. It ends with the last of its senders.
+/// A message to the writer, which ends with the last sender.
 #[derive(Debug)]
 enum Message {
     Line(Vec<u8>),
-    /// All lines before are written once this is dropped.
+    /// Dropped once all lines before it are written.
     Flush(#[expect(dead_code, reason = "its receiver hears of the drop")] mpsc::Sender<()>),
 }
 
-/// Counts are relaxed: the channel orders the lines themselves.
+/// The counts are relaxed: the channel orders the lines themselves.
 #[derive(Debug, Default)]
 struct QueueCounters {
     bytes: AtomicUsize,
-    /// Lines that were left out, and how many of them the reader hasn't been told of.
+    /// The number of dropped lines, and the part of them that the log doesn't mention yet.
     dropped: AtomicU64,
     unreported: AtomicU64,
 }
 
 impl LineQueue {
-    /// Writes lines by a thread of its own. The summary is written in place of so many lines.
+    /// Starts the writer's thread. `summary` writes a line about this many dropped lines.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         summary: impl Fn(u64) -> Vec<u8> + Send + 'static,
@@ -61,27 +61,27 @@ impl LineQueue {
             dropped.fetch_add(1, Relaxed);
             unreported.fetch_add(1, Relaxed);
         } else {
-            // It fails if the writer panicked: a service runs on if nobody reads what it says.
+            // Sending fails if the writer has panicked. That must not stop the service.
             let _ = self.messages.send(Message::Line(line));
         }
     }
 
-    /// Lines that were left out.
+    /// The number of dropped lines.
     pub(super) fn dropped(&self) -> u64 {
         self.waiting.dropped.load(Relaxed)
     }
 
-    /// Waits until all is written, but no longer than this.
+    /// Waits until all lines are written, at most for `within`.
     pub(super) fn drain(&self, within: Duration) {
         let (flush, flushed) = mpsc::channel();
         let _ = self.messages.send(Message::Flush(flush));
-        // Nothing is sent. Whoever doesn't read misses the end.
+        // Nothing is ever sent: the sender is dropped. After the timeout the rest of the log is lost.
         let _ = flushed.recv_timeout(within);
     }
 }
 
 impl QueueCounters {
-    /// Writes what comes, until nobody says more.
+    /// Writes lines until all senders are dropped.
     fn write(
         &self,
         messages: &mpsc::Receiver<Message>,
@@ -93,11 +93,11 @@ impl QueueCounters {
                 continue;
             };
             let before = self.bytes.fetch_sub(line.len(), Relaxed);
-            // All that was said before what is missing comes first.
+            // The queue is empty here, so the summary comes after all lines that preceded the dropped ones.
             if before == line.len() && self.unreported.load(Relaxed) > 0 {
                 line.extend(summary(self.unreported.swap(0, Relaxed)));
             }
-            // A service runs on if nobody reads what it says.
+            // A failed write must not stop the service.
             let _ = out.write_all(&line).and_then(|()| out.flush());
         }
     }
@@ -107,7 +107,7 @@ impl QueueCounters {
 mod tests {
     use super::*;
 
-    /// A reader that takes a line when it is told to.
+    /// A reader that takes a line on request.
     struct Slow {
         go: mpsc::Receiver<()>,
         seen: mpsc::Sender<String>,
@@ -133,7 +133,7 @@ mod tests {
         let slow = Slow { go: wait, seen };
         let queue = LineQueue::start(slow, summary).expect("a thread");
         let long = "x".repeat(MAX_BYTES / 4);
-        // The first may be on its way to the reader; of the others four fit.
+        // The first line may be on its way to the reader; four of the others fit.
         for _ in 0..12 {
             queue.push(long.clone().into_bytes());
         }

@@ -1,4 +1,4 @@
-//! The names and help of all metrics, and which values they have.
+//! The names and help texts of all metrics, and their values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,69 +20,69 @@ use crate::decision_service::{BackendStats, CounterStore};
 use crate::health::Concern;
 use crate::protocol_errors::ErrorKind;
 
-/// Each metric: its kind, its name, and its help.
+/// Each metric: its kind, its name, and its help text.
 const METRICS: &str = "\
-counter tollgate_allowed Requests that a limiter applied to, and that passed.
-counter tollgate_denied Requests that a limiter refused, by why.
-counter tollgate_shadow_denied Requests that a limiter would have refused, were it enforced.
-counter tollgate_near_limit Requests that passed by a limiter that was nearly used up.
-counter tollgate_missing_key Requests that a limiter was for, but that lacked its key; of (tier), requests without a tenant.
-gauge tollgate_key_never_found 1 if the first hundred requests of a limiter all lacked its key, and the policy doesn't say on_missing_key: pass.
-counter tollgate_unknown_tier Requests of a tenant that no tier of the policy was found for.
-histogram tollgate_wait_seconds How long requests waited for their turn, where a rule lets them.
-gauge tollgate_limit_rate What a limiter allows a second in the long run: the lowest of its rates.
-gauge tollgate_limit_burst What a limiter allows at once: the least of its bursts, totals and slots.
-gauge tollgate_adaptive_limit How many at once a limit that adapts allows at present.
-gauge tollgate_adaptive_in_flight How many run at present under a limit that adapts.
-gauge tollgate_active_keys Keys that have something spent or held in this process, by what counts them.
-gauge tollgate_key_capacity Keys that are sure of a place, by what counts them.
-counter tollgate_evictions Keys that were forgotten: idle, for want of room, or by an operator.
-counter tollgate_key_overflows Checks of keys for which there was no place.
-gauge tollgate_waiters Requests that wait for their turn.
-gauge tollgate_in_flight Slots of concurrency limits that are held in this process.
-gauge tollgate_holds Permits and reservations that callers hold by name, or until they run out.
-counter tollgate_holds_full Requests that weren't decided because no more may be held.
-counter tollgate_store_failures Questions that the store didn't answer, by why.
+counter tollgate_allowed Requests that a limiter applied to and allowed.
+counter tollgate_denied Requests that a limiter denied, by reason.
+counter tollgate_shadow_denied Requests that a limiter in shadow mode would have denied.
+counter tollgate_near_limit Requests that a limiter allowed when it was nearly used up.
+counter tollgate_missing_key Requests that a limiter applied to, but that lacked its key; for (tier), requests without a tenant.
+gauge tollgate_key_never_found 1 if the first hundred requests of a limiter all lacked its key, and the policy doesn't set on_missing_key: pass.
+counter tollgate_unknown_tier Requests of tenants without a tier in the policy.
+histogram tollgate_wait_seconds How long requests waited in queues, where a rule permits that.
+gauge tollgate_limit_rate Requests a second that a limiter allows in the long run: the lowest of its rates.
+gauge tollgate_limit_burst Requests that a limiter allows at one moment: the least of its bursts, quotas and concurrency limits.
+gauge tollgate_adaptive_limit The current limit of an adaptive concurrency limit.
+gauge tollgate_adaptive_in_flight Requests in flight under an adaptive concurrency limit.
+gauge tollgate_active_keys Keys with spent tokens or held permits in this process, by table.
+gauge tollgate_key_capacity Keys that a table has room for, by table.
+counter tollgate_evictions Keys that were dropped, by reason: idle, for want of capacity, or reset by an operator.
+counter tollgate_key_overflows Checks of keys that a table had no room for; they share one bucket.
+gauge tollgate_waiters Requests that wait in queues.
+gauge tollgate_in_flight Permits of concurrency limits that are held in this process.
+gauge tollgate_holds Permits and reservations that callers hold, by id or until they expire.
+counter tollgate_holds_full Requests that weren't decided for want of reservation capacity (--max-holds).
+counter tollgate_store_failures Requests to the store that failed, by kind.
 gauge tollgate_store_clock_offset_seconds How far the store's clock is ahead of this machine's; 0 if it isn't known.
 gauge tollgate_fallback_active Whether requests are decided without the store.
-gauge tollgate_breaker_state Whether rules that circuit-break ask the store: 0 they do, 1 one of them tries or the next will, 2 they don't.
-gauge tollgate_lease_tokens Tokens that this process holds of leased limits.
-counter tollgate_store_round_trips Calls of the store.
-counter tollgate_store_requests Requests that these calls answered.
-histogram tollgate_request_seconds From when a request was read until its answer was ready.
-gauge tollgate_connections Connections that are open.
-counter tollgate_grpc_resets Calls that clients gave up before their messages were complete.
-counter tollgate_protocol_errors What clients did that their protocol doesn't allow, or that is bounded.
+gauge tollgate_breaker_state The circuit breaker of the store: 0 closed, 1 half-open (a probe is in flight or is next), 2 open.
+gauge tollgate_lease_tokens Leased tokens that this process holds.
+counter tollgate_store_round_trips Round trips to the store.
+counter tollgate_store_questions Requests that these round trips answered.
+histogram tollgate_request_seconds Time from reading a request until its response was ready.
+gauge tollgate_connections Open connections.
+counter tollgate_grpc_resets Calls that clients reset before their messages were complete.
+counter tollgate_protocol_errors Protocol errors of clients, and exceeded bounds.
 counter tollgate_wrong_secrets Wrong passwords and tokens.
-counter tollgate_rls_undecided Requests of Envoy that couldn't be decided, by what Envoy was told: an error, which its failure_mode_deny reads, or a denial.
-counter tollgate_unknown_domain Requests of a domain that the policy has no limit for.
-counter tollgate_state_saves How often state was saved, by what came of it.
-gauge tollgate_state_set_aside Files of state that couldn't be read at the start: what was in them is forgotten.
-gauge tollgate_state_saved_timestamp_seconds When state was saved last, since 1970; 0 if it wasn't.
-gauge tollgate_state_bytes The size of what was saved last.
-counter tollgate_reloads How often the policy was read again, by what came of it.
-gauge tollgate_concern What is wrong now, as /readyz says it with its reason: 1 if it is.
-gauge tollgate_overrides Blocks, bypasses and other limits that operators have put in force, by kind.
-gauge tollgate_certificate_expiry_timestamp_seconds When the certificate ends that clients are shown, since 1970.
-counter tollgate_log_dropped Lines of the log that nobody read in time.
-gauge process_start_time_seconds When it was started, since 1970.
-info tollgate_policy The policy in force, by a hash of what it says.
-info tollgate_build What runs, and where its limits are counted.
+counter tollgate_rls_undecided Requests of Envoy that couldn't be decided, by answer: an error, for which its failure_mode_deny applies, or a denial.
+counter tollgate_unknown_domain Requests of domains that the policy has no limit for.
+counter tollgate_state_saves Saves of the state, by outcome.
+gauge tollgate_state_set_aside State files that couldn't be read at the start, and were set aside.
+gauge tollgate_state_saved_timestamp_seconds Time of the latest save, since 1970; 0 if there was none.
+gauge tollgate_state_bytes Size of the latest snapshot.
+counter tollgate_reloads Reloads of the policy, by outcome.
+gauge tollgate_concern Current concerns, as in /readyz: 1 if raised.
+gauge tollgate_overrides Operators' overrides in force, by kind.
+gauge tollgate_certificate_expiry_timestamp_seconds Expiry of the served certificate, since 1970.
+counter tollgate_log_dropped Log lines that were dropped because the log's reader was too slow.
+gauge process_start_time_seconds Start time of the process, since 1970.
+info tollgate_policy The policy in force, by a hash of its content.
+info tollgate_build The version of the program, and the backend of its limits.
 ";
 
-/// What each limiter allows, by its name.
+/// The capacity of each limiter, by its name.
 type LimiterCapacities = BTreeMap<Arc<str>, LimiterCapacity>;
 
-/// Where metrics are written to.
+/// Writes metrics.
 struct MetricWriter<'e>(DescriptorEncoder<'e>);
 
 impl<B: CounterStore> Collector for Scrape<B> {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = MetricWriter(encoder);
-        let tallies = self.0.decider.engine.counters();
-        let allows = limiter_capacities(&self.0.decider.engine, &tallies);
+        let counters = self.0.decider.engine.counters();
+        let allows = limiter_capacities(&self.0.decider.engine, &counters);
         let stats = backend_stats(&self.0);
-        self.decisions(&mut out, &tallies, &allows)?;
+        self.decisions(&mut out, &counters, &allows)?;
         limits(&mut out, &allows)?;
         self.keys(&mut out, &stats)?;
         store(&mut out, &stats)?;
@@ -96,26 +96,26 @@ impl<B: CounterStore> Scrape<B> {
     fn decisions(
         &self,
         out: &mut MetricWriter<'_>,
-        tallies: &[LimiterCounts],
+        counters: &[LimiterCounts],
         allows: &LimiterCapacities,
     ) -> fmt::Result {
         let of = |count: fn(&LimiterCounts) -> u64| {
-            let all = tallies.iter();
-            all.map(move |tally| ([("limiter", &*tally.limiter)], count(tally)))
+            let all = counters.iter();
+            all.map(move |counts| ([("limiter", &*counts.limiter)], count(counts)))
         };
-        let denied = tallies.iter().flat_map(|tally| {
+        let denied = counters.iter().flat_map(|counts| {
             DenyReason::ALL.map(|reason| {
-                let labels = [("limiter", &*tally.limiter), ("reason", reason.name())];
-                (labels, tally.denied(reason))
+                let labels = [("limiter", &*counts.limiter), ("reason", reason.name())];
+                (labels, counts.denied(reason))
             })
         });
         let never = per_limiter(allows, |own| own.never_finds_its_key.map(u64::from));
         let engine = &self.0.decider.engine;
-        out.counters("tollgate_allowed", of(|tally| tally.allowed))?;
+        out.counters("tollgate_allowed", of(|counts| counts.allowed))?;
         out.counters("tollgate_denied", denied)?;
-        out.counters("tollgate_shadow_denied", of(|tally| tally.shadow_denied))?;
-        out.counters("tollgate_near_limit", of(|tally| tally.near_limit))?;
-        out.counters("tollgate_missing_key", of(|tally| tally.missing_key))?;
+        out.counters("tollgate_shadow_denied", of(|counts| counts.shadow_denied))?;
+        out.counters("tollgate_near_limit", of(|counts| counts.near_limit))?;
+        out.counters("tollgate_missing_key", of(|counts| counts.missing_key))?;
         out.gauges("tollgate_key_never_found", never)?;
         out.counter("tollgate_unknown_tier", engine.requests().unknown_tier)?;
         write_histogram(
@@ -164,7 +164,7 @@ impl<B: CounterStore> Scrape<B> {
                 (labels, monitor.errors.count(protocol, kind))
             })
         });
-        // Envoy and Prometheus bring no secret along.
+        // Envoy and Prometheus send no secrets.
         let guesses = self.0.credentials.wrong_secrets.counts();
         let guesses =
             guesses.filter(|(protocol, _)| !matches!(protocol, Protocol::Grpc | Protocol::Metrics));
@@ -252,7 +252,7 @@ fn store(out: &mut MetricWriter<'_>, stats: &BackendStats) -> fmt::Result {
     out.counter("tollgate_store_requests", store.queries)
 }
 
-/// How long things took; nothing without a histogram.
+/// Writes a histogram of durations; an empty one without data.
 fn write_histogram(metric: &mut MetricEncoder<'_>, histogram: Option<&Histogram>) -> fmt::Result {
     let Some(histogram) = histogram else {
         return metric.encode_histogram::<NoLabelSet>(0.0, 0, &[], None);
@@ -318,7 +318,7 @@ impl MetricWriter<'_> {
     }
 }
 
-/// Values by the words of one label.
+/// Values by one label.
 fn with_label<V>(
     label: &'static str,
     values: impl IntoIterator<Item = (impl fmt::Display, V)>,
@@ -336,7 +336,7 @@ fn per_limiter<V>(
     all.filter_map(move |(name, own)| Some(([("limiter", &**name)], of(own)?)))
 }
 
-/// Microseconds as Prometheus counts time.
+/// Microseconds as seconds, the unit of Prometheus.
 #[allow(clippy::cast_precision_loss)] // Clocks aren't centuries apart.
 fn micros_to_seconds(micros: i64) -> f64 {
     micros as f64 / 1e6

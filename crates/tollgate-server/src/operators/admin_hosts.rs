@@ -1,12 +1,12 @@
-//! From whose pages the admin listener may be asked: none but its own. A page of anybody can send requests to this
-//! machine, and a name of anybody can lead here, so neither an `Origin` nor a `Host` that isn't known is answered.
+//! The host names and origins of the admin listener. Any web page can send requests to this machine, and anybody's host
+//! name can point here (DNS rebinding), so a foreign `Origin` and an unknown `Host` are rejected.
 
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use crate::address::Address;
 
-/// A name by which operators reach the admin listener, with its port or by any.
+/// A host name of the admin listener, with one port or any.
 ///
 /// ```
 /// use tollgate_server::AdminHost;
@@ -21,16 +21,16 @@ pub struct AdminHost {
     port: Option<u16>,
 }
 
-/// How the admin listener is called.
+/// The host names and origins of the admin listener.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminHosts {
-    /// Where it listens; none on a socket that no page reaches.
+    /// The address that it listens on; `None` for a UNIX socket, which no page reaches.
     bound: Option<(IpAddr, u16)>,
     scheme: Scheme,
     names: Vec<AdminHost>,
 }
 
-/// What is spoken there.
+/// The scheme of the listener's URLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     Http,
@@ -50,7 +50,7 @@ impl AdminHosts {
         }
     }
 
-    /// Whether a request with these header fields may be answered at all: if not, the status, and why.
+    /// Checks the host and origin of a request; the error has the status and the reason.
     pub(crate) fn check(
         &self,
         host: Option<&[u8]>,
@@ -70,7 +70,7 @@ impl AdminHosts {
         let is_own = |origin: &[u8]| {
             origin.strip_prefix(self.scheme.origin_prefix_and_port().0) == Some(host)
         };
-        // Browsers tell it of each request, whatever it is for.
+        // Browsers set `Sec-Fetch-Site` on every request.
         let is_foreign = |site: &[u8]| !matches!(site, b"same-origin" | b"none");
         if origin.is_some_and(|origin| !is_own(origin)) || fetch_site.is_some_and(is_foreign) {
             return Err((403, "requests of other origins aren't answered".to_owned()));
@@ -78,7 +78,7 @@ impl AdminHosts {
         Ok(())
     }
 
-    /// Whether it is reached by this machine alone.
+    /// Whether only this machine reaches the listener.
     pub(crate) fn is_local(&self) -> bool {
         self.bound.is_none_or(|(address, _)| address.is_loopback())
     }
@@ -98,16 +98,16 @@ impl AdminHosts {
             return true;
         }
         let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let has_leased_tokens = match bare.parse::<IpAddr>() {
-            // No name leads to it, so whoever says an address has connected to that.
+        let is_own_address = match bare.parse::<IpAddr>() {
+            // No DNS name can stand behind an address, so a client that states one has connected to it.
             Ok(address) => address.is_loopback() || address == bound || bound.is_unspecified(),
             Err(_) => name.eq_ignore_ascii_case("localhost"),
         };
-        has_leased_tokens && port == own_port
+        is_own_address && port == own_port
     }
 }
 
-/// A name or an address, and a port. An address of IPv6 stands in brackets.
+/// Splits a name or an address from its port. An IPv6 address is in brackets.
 fn split_host_port(host: &str) -> Option<(&str, Option<u16>)> {
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => {
@@ -122,7 +122,7 @@ fn split_host_port(host: &str) -> Option<(&str, Option<u16>)> {
 }
 
 impl Scheme {
-    /// How an origin begins, and its port if it names none.
+    /// The prefix of an origin, and the scheme's default port.
     const fn origin_prefix_and_port(self) -> (&'static [u8], u16) {
         match self {
             Self::Http => (b"http://", 80),
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(own.is_own(host.as_bytes()), is_own, "{host}");
         }
         assert!(!own.is_own(b"\xff:6070"));
-        // An address that is no name is told by those who have connected to it.
+        // A client that has connected to an address may state it, unlike a name.
         assert!(hosts("0.0.0.0:6070", Scheme::Http).is_own(b"10.0.0.1:6070"));
         assert!(!hosts("0.0.0.0:6070", Scheme::Http).is_own(b"evil.example:6070"));
         assert!(hosts("10.0.0.1:6070", Scheme::Http).is_own(b"10.0.0.1:6070"));

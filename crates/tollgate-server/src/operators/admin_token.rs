@@ -1,4 +1,5 @@
-//! The operators' token: given in a file, or made when the service starts, where nobody else can read it.
+//! The operators' token: read from a file, or generated at the start and written where only the service's user can read
+//! it.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -14,13 +15,13 @@ use crate::secret::Secret;
 
 /// Random bytes of a token.
 const TOKEN_BYTES: usize = 32;
-/// How often it is looked whether its file is still there.
+/// How often the token's file is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// Whoever runs the service, and nobody else.
+/// Access for the service's user alone.
 const OWN_FILE: u32 = 0o600;
 const OWN_FOLDER: u32 = 0o700;
 
-/// What operators tell on the admin listener.
+/// The operators' token on the admin listener.
 ///
 /// ```
 /// use tollgate_server::{AdminToken, Settings};
@@ -31,25 +32,25 @@ const OWN_FOLDER: u32 = 0o700;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub enum AdminToken {
-    /// Nobody is an operator there: probes and metrics are all that is answered.
+    /// No token: the admin listener serves only health checks and metrics.
     #[default]
     Disabled,
-    /// A line of this file.
+    /// The lines of this file.
     File(Secret),
-    /// One that is made when the service starts and removed when it ends: as `admin.token` in this folder, or else
-    /// where [`admin_token_files`] says first. If that can't be done, nobody is an operator, and the log says why.
+    /// A token that is generated at the start and removed at the end: `admin.token` in this folder, or else the first
+    /// usable one of [`admin_token_files`]. If none can be written, operators can't authenticate, and the log says why.
     Generated(Option<PathBuf>),
 }
 
-/// A file with a token that was made, removed when it is dropped.
+/// The file of a generated token, removed on drop.
 #[derive(Debug)]
 pub(crate) struct TokenFile {
     path: PathBuf,
     token: String,
 }
 
-/// Where the token of a service may be that listens there and was given none, the likeliest first: by its port, or by
-/// the path of its socket, in a folder of this user. None if it listens nowhere.
+/// The possible files of a generated token for a service at this address, the likeliest first. The name has the port,
+/// or the path of the socket; the folders belong to this user. Empty for a disabled listener.
 ///
 /// ```
 /// use tollgate_server::{Address, admin_token_files};
@@ -65,7 +66,7 @@ pub fn admin_token_files(address: &Address) -> Vec<PathBuf> {
         Address::Disabled => return Vec::new(),
         Address::Tcp(address) => address.port().to_string(),
         Address::Unix(path, _) => {
-            // Whoever asks may stand in another folder.
+            // The caller may have another working directory.
             let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             let path = whole.to_string_lossy();
             path.trim_start_matches('/').replace('/', "-")
@@ -82,7 +83,7 @@ pub fn admin_token_files(address: &Address) -> Vec<PathBuf> {
 }
 
 impl AdminToken {
-    /// The secret, and the file of one that is made now.
+    /// The secret, and the file of a token that is generated now.
     pub(crate) fn resolve(
         &self,
         address: Option<&Address>,
@@ -108,7 +109,7 @@ impl AdminToken {
 
 impl TokenFile {
     fn create(path: PathBuf) -> io::Result<Self> {
-        // It is told to those who stand in another folder.
+        // The path is shown to operators, who may have another working directory.
         let path = std::path::absolute(path)?;
         let mut random = [0; TOKEN_BYTES];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -123,8 +124,7 @@ impl TokenFile {
         if let Some(folder) = path.parent() {
             ensure_private_folder(folder)?;
         }
-        // The name has a token as soon as there is a file, and never that of a service before. A mask may take
-        // permissions away, and adds none.
+        // Renamed into place, so that the file is never empty or an old token. The umask can only remove permissions.
         let beside = path.with_extension("new");
         let _ = fs::remove_file(&beside);
         let mut file = OpenOptions::new()
@@ -136,11 +136,11 @@ impl TokenFile {
         fs::rename(&beside, path)
     }
 
-    /// Writes the file again if it is gone: one that is as old as the service is swept from a folder for all, and nobody
-    /// could operate it any more. That of another service stays.
+    /// Writes the file again if it is gone: cleaners of temporary folders remove old files, and operators would be
+    /// locked out. Another service's file stays.
     fn keep(&self) {
         if !self.path.exists() {
-            // The next time will do.
+            // A failed write is repeated at the next check.
             let _ = self.write();
         }
     }
@@ -150,7 +150,7 @@ impl TokenFile {
     }
 }
 
-/// Looks after the file of a token for as long as that is somebody's.
+/// Keeps the token's file in place until the token is dropped.
 pub(crate) async fn keep(made: Weak<TokenFile>) {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
@@ -159,8 +159,8 @@ pub(crate) async fn keep(made: Weak<TokenFile>) {
     }
 }
 
-/// A folder that nobody else can write to, made if it isn't there. In a folder for all, somebody else may have been
-/// first.
+/// Creates a folder that only this user can write to, or checks an existing one: in a shared folder, another user may
+/// have created it first.
 fn ensure_private_folder(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(OWN_FOLDER).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -181,7 +181,7 @@ fn ensure_private_folder(folder: &Path) -> io::Result<()> {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // Another service may listen there by now, and have one of its own.
+        // Another service may listen there meanwhile, with a token of its own.
         let is_own = fs::read_to_string(&self.path).is_ok_and(|text| text.trim() == self.token);
         if is_own {
             let _ = fs::remove_file(&self.path);
@@ -215,7 +215,7 @@ mod tests {
         );
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&file), mode(&folder)), (OWN_FILE, OWN_FOLDER));
-        // The next has another, which stays when the one before ends.
+        // The next service has another token, whose file stays when the first service ends.
         let (next, second) = made(&folder).unwrap();
         drop(first);
         let text = fs::read_to_string(&file).unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Permits that hold something.
+/// Permits of one concurrency limit.
 fn some() -> Permits {
     let text = "limits: [{name: jobs, concurrency: 1000000}]";
     let policy = tollgate_engine::Policy::from_text(text, tollgate_engine::document::Format::Yaml);
@@ -83,7 +83,7 @@ fn room_is_asked_for_before_anything_is_decided() {
         NameLookup::Full(_)
     ));
     assert!(holds.hold(b"other", some(), hour, None).is_err());
-    // One that came to nothing leaves its room.
+    // A lookup without a reservation frees its capacity.
     holds.finish_lookup(b"a");
     holds.hold_with_answer(b"b", some(), hour, b"", b"");
     holds.finish_lookup(b"b");
@@ -105,7 +105,7 @@ fn room_that_is_reserved_is_had_and_given_up() {
     assert!(holds.hold(b"other", some(), hour, None).is_err());
     let full = holds.look_up(b"a", b"", true);
     assert!(matches!(full, NameLookup::Full(_)));
-    // What holds nothing needs none.
+    // A request without permits needs no capacity.
     let nothing = holds.look_up(b"a", b"", false);
     assert!(matches!(nothing, NameLookup::Nothing));
     holds.finish_lookup(b"a");

@@ -1,70 +1,70 @@
-//! Commands as Redis clients send them, found in the bytes that were read: nothing is copied.
+//! Parses RESP commands in the input, without copying.
 //!
-//! A client sends arrays of bulk strings (`*1\r\n$4\r\nPING\r\n`), a person at a terminal a line of words. A command
-//! that has come in part is read on from where it stopped, so bytes that trickle in cost no more than others.
+//! A client sends arrays of bulk strings (`*1\r\n$4\r\nPING\r\n`), a person at a terminal a line of words. Parsing an
+//! incomplete command continues where it stopped, so that bytes that trickle in cost no more than others.
 
 use std::ops::Range;
 use std::slice;
 
 use derive_more::Display;
 
-/// The longest line before the bytes of a command: `*1024\r\n`, `$65536\r\n`.
+/// The longest length line: `*1024\r\n`, `$65536\r\n`.
 const LONGEST_LINE: usize = 32;
-/// What a handshake of TLS begins with: no command does, and the line that it were might never end.
+/// The first byte of a TLS handshake. No command begins with it, and read as a line it might never end.
 const TLS: u8 = 0x16;
-/// What most commands have.
+/// The number of words that most commands have at most.
 const FEW_WORDS: usize = 16;
 
-/// How much one command may bring.
+/// The size limits of one command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommandBounds {
-    /// Of bytes, with all that is around its words.
+    /// Of its bytes, with the lengths around the words.
     pub(crate) bytes: usize,
-    /// Of words.
+    /// Of its number of words.
     pub(crate) words: usize,
 }
 
-/// A command that is being read: where its words are, from its first byte on.
+/// The state of parsing a command: the ranges of its words, from its first byte on.
 #[derive(Debug, Default)]
 pub(crate) struct CommandParser {
     words: Vec<Range<usize>>,
-    /// What was read of it.
+    /// How many bytes are parsed.
     at: usize,
-    /// Words still to come, once that is known.
+    /// Words still to come, once their number is known.
     missing: Option<usize>,
 }
 
-/// What no Redis client sends. The connection is closed after it was told.
+/// A protocol error. The connection is closed after the error reply.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display("Protocol error: {_variant}")]
 pub(crate) enum CommandError {
-    /// A number of words or bytes that is none.
+    /// A malformed number of words or bytes.
     #[display("invalid {} length", if *of == "words" { "multibulk" } else { "bulk" })]
     Number { of: &'static str },
     /// A word that doesn't begin with `$`.
     #[display("expected '$', got '{}'", _0.escape_ascii())]
     NoWord(u8),
-    /// A word that doesn't end where it said.
+    /// A word that doesn't end where its length says.
     #[display("a bulk string doesn't end with CR LF where its length says")]
     Unterminated,
-    /// More words than are taken.
+    /// More words than the limit.
     #[display("{found} arguments, more than the {most} that are taken")]
     Words { found: usize, most: usize },
-    /// More bytes than are taken.
+    /// More bytes than the limit.
     #[display("a command of more than the {most} bytes that are taken")]
     Bytes { most: usize },
-    /// A quote without an end, or something right behind its end.
+    /// An unbalanced quote, or text right behind a closing quote.
     #[display("unbalanced quotes in request")]
     Quotes,
-    /// A web browser, or a program that speaks HTTP: whoever sends its lines wants something else.
+    /// A client that speaks HTTP, such as a web browser: cross-protocol requests must not run commands.
     #[display("this isn't HTTP")]
     Http,
-    /// A client that begins with TLS, which isn't spoken here.
+    /// A client that begins with TLS, on a listener without TLS.
     #[display("this isn't TLS")]
     Tls,
 }
 
-/// The words of a command, one after another.
+/// The words of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Words<'i> {
     input: &'i [u8],
@@ -86,7 +86,7 @@ impl<'i> Iterator for Words<'i> {
 impl ExactSizeIterator for Words<'_> {}
 
 impl CommandParser {
-    /// Reads on in a command that begins where `input` does. Its length once all of it is there.
+    /// Continues to parse the command at the start of `input`. Returns its length once it is complete.
     pub(crate) fn read(
         &mut self,
         input: &[u8],
@@ -126,6 +126,7 @@ impl CommandParser {
                 return Err(CommandError::Bytes { most: most.bytes });
             }
             if input.len() < end + 2 {
+                // The length line is parsed again with the next input, as the word's bytes are missing.
                 self.at = before;
                 return Ok(None);
             }
@@ -139,25 +140,25 @@ impl CommandParser {
         Ok(Some(self.at))
     }
 
-    /// The words of a command that is whole.
+    /// The words of a complete command.
     pub(crate) fn words<'i>(&'i self, input: &'i [u8]) -> Words<'i> {
         let rest = self.words.iter();
         Words { input, rest }
     }
 
-    /// Ready for the next command.
+    /// Resets the parser for the next command.
     pub(crate) fn clear(&mut self) {
         self.words.clear();
         (self.at, self.missing) = (0, None);
     }
 
-    /// Gives memory back that few commands need.
+    /// Frees memory that few commands need.
     pub(crate) fn shrink(&mut self) {
         self.words.shrink_to(FEW_WORDS);
     }
 
-    /// Reads `*12\r\n` or `$12\r\n` at the place that was reached, and goes behind it. An array of a
-    /// negative number has no words; there is no such word.
+    /// Parses `*12\r\n` or `$12\r\n` at the current position, and moves behind it. An array of -1 words is empty; a
+    /// word of length -1 is an error.
     fn number(&mut self, input: &[u8], of: &'static str) -> Result<Option<usize>, CommandError> {
         let rest = &input[self.at..];
         let within = &rest[..rest.len().min(LONGEST_LINE)];
@@ -178,12 +179,13 @@ impl CommandParser {
         Ok(Some(number))
     }
 
-    /// Reads a line of words.
+    /// Parses a line of words.
     fn read_line(
         &mut self,
         input: &[u8],
         most: &CommandBounds,
     ) -> Result<Option<usize>, CommandError> {
+        // Only new bytes are searched for the line's end.
         let Some(found) = memchr::memchr(b'\n', &input[self.at..]) else {
             self.at = input.len();
             if self.at > most.bytes {
@@ -214,7 +216,7 @@ impl CommandParser {
     }
 }
 
-/// The next word of a line, with or without quotes, and where to read on.
+/// The next word of a line, with or without quotes, and the position behind it.
 fn next_word(line: &[u8], mut at: usize) -> Result<Option<(Range<usize>, usize)>, CommandError> {
     while line.get(at).is_some_and(u8::is_ascii_whitespace) {
         at += 1;
@@ -236,7 +238,7 @@ fn next_word(line: &[u8], mut at: usize) -> Result<Option<(Range<usize>, usize)>
     Ok(Some((at..end, end)))
 }
 
-/// A whole number of a few digits.
+/// Parses a number of at most nine digits.
 fn parse_number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 9 {
         return None;
@@ -248,7 +250,7 @@ fn parse_number(digits: &[u8]) -> Option<usize> {
 }
 
 impl CommandError {
-    /// Whether it is more than is taken.
+    /// Whether a size limit was exceeded.
     pub(crate) const fn is_too_large(&self) -> bool {
         matches!(self, Self::Words { .. } | Self::Bytes { .. })
     }

@@ -1,10 +1,10 @@
-//! Answers as Redis clients read them, in the second version of their protocol or the third.
+//! RESP replies, in version 2 or 3 of the protocol.
 
 use std::time::Duration;
 
 use tollgate_http::json;
 
-/// Which version a client has asked for; the second until it says `TLS_HELLO 3`.
+/// The protocol version of a client: 2, unless it sends `HELLO 3`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Version {
     #[default]
@@ -12,7 +12,7 @@ pub(crate) enum Version {
     Three,
 }
 
-/// Answers, in the order of their commands, until they are sent.
+/// Writes replies, in the order of their commands.
 #[derive(Debug)]
 pub(crate) struct ReplyWriter<'o> {
     pub(crate) bytes: &'o mut Vec<u8>,
@@ -20,12 +20,12 @@ pub(crate) struct ReplyWriter<'o> {
 }
 
 impl ReplyWriter<'_> {
-    /// A short word: `+OK`.
+    /// A simple string: `+OK`.
     pub(crate) fn simple(&mut self, word: &str) {
         self.line(b'+', word.as_bytes());
     }
 
-    /// An error, of which the first word is its kind: `-ERR no such command`.
+    /// An error, whose first word is its kind: `-ERR no such command`.
     pub(crate) fn error(&mut self, what: &str) {
         self.bytes.push(b'-');
         let shown = what
@@ -35,7 +35,7 @@ impl ReplyWriter<'_> {
         self.bytes.extend(b"\r\n");
     }
 
-    /// A whole number.
+    /// An integer.
     pub(crate) fn integer(&mut self, value: i64) {
         self.bytes.push(b':');
         if value < 0 {
@@ -45,35 +45,35 @@ impl ReplyWriter<'_> {
         self.bytes.extend(b"\r\n");
     }
 
-    /// A count, of which the largest that a client can read stands for all that are larger.
+    /// A count, cut to the largest integer of the protocol.
     pub(crate) fn count(&mut self, value: u64) {
         self.integer(i64::try_from(value).unwrap_or(i64::MAX));
     }
 
-    /// Text of any length.
+    /// A bulk string of text.
     pub(crate) fn text(&mut self, text: &str) {
         self.bulk(text.as_bytes());
     }
 
-    /// A name and its value, both of them text.
+    /// A name and its value, as bulk strings.
     pub(crate) fn pair(&mut self, name: &str, value: &str) {
         self.text(name);
         self.text(value);
     }
 
-    /// A word of the protocol, with its length already before it: `$5\r\nlimit\r\n`.
+    /// A constant bulk string, already encoded: `$5\r\nlimit\r\n`.
     pub(crate) fn word(&mut self, bulk: &'static [u8]) {
         self.bytes.extend_from_slice(bulk);
     }
 
-    /// Bytes of any length.
+    /// A bulk string.
     pub(crate) fn bulk(&mut self, bytes: &[u8]) {
         self.head(b'$', bytes.len());
         self.bytes.extend_from_slice(bytes);
         self.bytes.extend(b"\r\n");
     }
 
-    /// Nothing.
+    /// Null.
     pub(crate) fn null(&mut self) {
         self.bytes.extend(match self.version {
             Version::Two => &b"$-1\r\n"[..],
@@ -81,7 +81,7 @@ impl ReplyWriter<'_> {
         });
     }
 
-    /// No array where there could be one.
+    /// A null array.
     pub(crate) fn null_array(&mut self) {
         self.bytes.extend(match self.version {
             Version::Two => &b"*-1\r\n"[..],
@@ -89,7 +89,7 @@ impl ReplyWriter<'_> {
         });
     }
 
-    /// True or false; one or zero in the second version.
+    /// A boolean; an integer in version 2.
     pub(crate) fn boolean(&mut self, value: bool) {
         match self.version {
             Version::Two => self.integer(i64::from(value)),
@@ -97,7 +97,7 @@ impl ReplyWriter<'_> {
         }
     }
 
-    /// A time in seconds: a number with decimals, or the text of one in the second version.
+    /// A duration in seconds: a double, or a bulk string in version 2.
     pub(crate) fn seconds(&mut self, time: Duration) {
         let start = self.bytes.len();
         match self.version {
@@ -106,7 +106,7 @@ impl ReplyWriter<'_> {
         }
         json::seconds(self.bytes, time);
         if self.version == Version::Two {
-            // How long it is comes first, and is known last.
+            // The length comes first, but is known last: it is written behind the digits, and rotated before them.
             let digits = self.bytes.len() - start;
             self.head(b'$', digits);
             self.bytes[start..].rotate_left(digits);
@@ -114,12 +114,12 @@ impl ReplyWriter<'_> {
         self.bytes.extend(b"\r\n");
     }
 
-    /// So many answers that belong together follow.
+    /// The head of an array of this many replies.
     pub(crate) fn array(&mut self, answers: usize) {
         self.head(b'*', answers);
     }
 
-    /// So many pairs of a name and a value follow; a flat array in the second version.
+    /// The head of a map of this many pairs; a flat array in version 2.
     pub(crate) fn map(&mut self, pairs: usize) {
         match self.version {
             Version::Two => self.head(b'*', pairs * 2),

@@ -1,4 +1,4 @@
-//! What a Redis client says on one connection, and what it is answered.
+//! One RESP connection: commands are parsed, authorized and answered.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,10 +34,10 @@ mod transaction;
 use auth::Role;
 use transaction::CommandQueue;
 
-/// Whether a command was answered; else what is answered in its place.
+/// `Ok` if the command was answered; else the error reply.
 type CommandResult = Result<(), String>;
 
-/// What a client has told of itself.
+/// The client's description of itself (`HELLO`, `CLIENT SETNAME`, `CLIENT SETINFO`).
 #[derive(Debug, Default)]
 struct ClientInfo {
     name: Vec<u8>,
@@ -46,7 +46,7 @@ struct ClientInfo {
 }
 
 impl ClientInfo {
-    /// Whether it can be told again in a line.
+    /// Checks that the name can be shown in one line.
     fn check(name: &[u8]) -> Result<(), String> {
         if name.len() > 256 || name.iter().any(|byte| !byte.is_ascii_graphic()) {
             return Err(
@@ -58,7 +58,7 @@ impl ClientInfo {
     }
 }
 
-/// A limit of `CL.THROTTLE`, ready to be asked.
+/// A limit of `CL.THROTTLE`, prepared for charges.
 struct CachedLimit<B: CounterStore> {
     ask: ThrottleParameters,
     limit: ThrottleLimit,
@@ -72,18 +72,18 @@ pub(crate) struct RespSession<B: CounterStore> {
     version: Version,
     id: u64,
     peer: Peer,
-    /// Most say nothing of themselves.
+    /// Boxed, as most clients don't describe themselves.
     named: Option<Box<ClientInfo>>,
-    /// What waits for `EXEC`.
+    /// The commands that wait for `EXEC`.
     queue: Option<Box<CommandQueue>>,
     wrong_passwords: u8,
-    /// How long the answer to a wrong password waits.
+    /// The delay of the reply to a wrong password.
     delay: Duration,
-    /// What it may do, by the password that it has told.
+    /// The client's role, by its password.
     role: Role,
     is_closing: bool,
     errors: ErrorSource,
-    /// The limit of the last `CL.THROTTLE`: most clients ask by one.
+    /// The limit of the last `CL.THROTTLE`: most clients use only one.
     last: Option<CachedLimit<B>>,
 }
 
@@ -110,7 +110,7 @@ impl<B: CounterStore> RespSession<B> {
         self.named.get_or_insert_default()
     }
 
-    /// Where answers go, in the version that the client reads.
+    /// A writer of replies, in the client's protocol version.
     const fn replies<'o>(&self, out: &'o mut Vec<u8>) -> ReplyWriter<'o> {
         ReplyWriter {
             bytes: out,
@@ -121,7 +121,7 @@ impl<B: CounterStore> RespSession<B> {
     /// Answers one command, or queues it.
     async fn command(&mut self, words: Words<'_>, out: &mut Vec<u8>) {
         if self.queue.is_some() {
-            // In a box, as that is seldom: each connection is as large as what it may do.
+            // Boxed as transactions are rare: every connection would have room for this large future.
             return Box::pin(self.queue_command(words, out)).await;
         }
         self.dispatch(words, out).await;
@@ -185,7 +185,7 @@ impl<B: CounterStore> RespSession<B> {
             }
         };
         let charged = cells.charge(&last.ready, asked.key, asked.quantity).await;
-        // One of no tokens only looks.
+        // A quantity of 0 only peeks.
         if asked.quantity > 0 {
             let denied = match &charged {
                 Ok(charged) => last.limit.deny_reason(charged, asked.quantity),
@@ -231,7 +231,7 @@ impl<B: CounterStore> RespSession<B> {
 }
 
 impl<B: CounterStore> RespSession<B> {
-    /// Lets the answer to a wrong password wait. Whoever guesses isn't answered any faster by asking more at a time.
+    /// Delays the reply to a wrong password. Commands behind it wait too, so that pipelining doesn't speed up guessing.
     #[cold]
     async fn delay_answer(&mut self) {
         tokio::time::sleep(std::mem::take(&mut self.delay)).await;
@@ -254,7 +254,7 @@ impl<B: CounterStore> ByteProtocol for RespSession<B> {
             words: bounds.max_arguments,
         };
         let mut frame = std::mem::take(&mut self.frame);
-        let heard = match frame.read(input, &most) {
+        let progress = match frame.read(input, &most) {
             Ok(Some(length)) => {
                 self.command(frame.words(input), out).await;
                 if !self.delay.is_zero() {
@@ -281,7 +281,7 @@ impl<B: CounterStore> ByteProtocol for RespSession<B> {
             }
         };
         self.frame = frame;
-        heard
+        progress
     }
 
     fn record_batch(&mut self, since: Timestamp, requests: u64) {
@@ -314,7 +314,7 @@ fn error_text(why: impl std::fmt::Display) -> String {
     format!("ERR {why}")
 }
 
-/// Words that aren't facts as they are, in their order, as the text that stands for them.
+/// The texts of words that aren't facts as they are, in their order.
 fn owned_texts(words: Words<'_>) -> Vec<String> {
     let odd = words.filter_map(|word| match text_of_word(word) {
         Cow::Owned(text) => Some(text),
@@ -323,7 +323,7 @@ fn owned_texts(words: Words<'_>) -> Vec<String> {
     odd.collect()
 }
 
-/// A word as text, in which a fact has the name that policies know: that of a header is in lower case.
+/// A word as text. The name of a header fact becomes lower case, as policies have it.
 fn text_of_word(word: &[u8]) -> Cow<'_, str> {
     let text = text_of_bytes(word);
     if !text.starts_with("header.") {
@@ -338,8 +338,8 @@ fn text_of_word(word: &[u8]) -> Cow<'_, str> {
     named.map_or(text, Cow::Owned)
 }
 
-/// Reads `name=value … [COST_FIELDS n]`, with the texts of words that are none. Into facts that are there already: they are large
-/// to be moved.
+/// Reads `name=value … [COST n]`; `odd` has the texts of words that had to be changed. It fills existing facts, as they
+/// are large to move.
 fn read_facts<'f, 'w: 'f>(
     mut words: Words<'w>,
     odd: &'f [String],
@@ -370,9 +370,9 @@ fn read_facts<'f, 'w: 'f>(
     Ok(())
 }
 
-/// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds. Of a denial two
-/// more: why, and by which limit of the rule, if one did. If an operator wants clients to see them, the rules in shadow that would
-/// have refused what passes.
+/// Writes six pairs: whether it is allowed, the deciding rule, its limit, the remaining tokens, and two durations in
+/// seconds. A denial has two more: the reason, and the denying limit of the rule. If clients may see them, an allowed
+/// answer lists the rules in shadow mode that would have denied it.
 fn write_answer(
     out: &mut ReplyWriter<'_>,
     answer: &DecisionAnswer<'_>,
@@ -384,17 +384,17 @@ fn write_answer(
     if let Some(what) = answer.too_much() {
         return Err(error_text(what));
     }
-    let told = DecisionReport::of(answer, shadow);
+    let report = DecisionReport::of(answer, shadow);
     let more = [
-        told.reason.is_some(),
-        told.limited_by.is_some(),
-        !told.shadow.is_empty(),
+        report.reason.is_some(),
+        report.limited_by.is_some(),
+        !report.shadow.is_empty(),
     ];
     out.map(6 + more.into_iter().filter(|there| *there).count());
     out.word(b"$7\r\nallowed\r\n");
-    out.boolean(told.is_allowed);
+    out.boolean(report.is_allowed);
     out.word(b"$4\r\nrule\r\n");
-    match &told.rule {
+    match &report.rule {
         Some(name) => out.text(name),
         None => out.null(),
     }
@@ -412,25 +412,25 @@ fn write_answer(
         }
     }
     out.word(b"$11\r\nretry_after\r\n");
-    if told.is_allowed || decision.wait_or_max() < Duration::MAX {
+    if report.is_allowed || decision.wait_or_max() < Duration::MAX {
         out.seconds(decision.wait_or_max());
     } else {
         out.null();
     }
     out.word(b"$11\r\nreset_after\r\n");
     out.seconds(decision.reset_after);
-    if let Some(reason) = told.reason {
+    if let Some(reason) = report.reason {
         out.word(b"$6\r\nreason\r\n");
         out.text(reason.name());
     }
-    if let Some(limit) = told.limited_by {
+    if let Some(limit) = report.limited_by {
         out.word(b"$10\r\nlimited_by\r\n");
         out.text(limit.as_str());
     }
-    if !told.shadow.is_empty() {
+    if !report.shadow.is_empty() {
         out.word(b"$6\r\nshadow\r\n");
-        out.array(told.shadow.len());
-        told.shadow.iter().for_each(|rule| out.text(rule));
+        out.array(report.shadow.len());
+        report.shadow.iter().for_each(|rule| out.text(rule));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! One call of gRPC: a message in, a message out, or a status that says why not.
+//! One unary gRPC call: a message in, and a message or an error status out.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -14,7 +14,7 @@ use tollgate_http::grpc;
 
 use super::incomplete_calls::IncompleteCall;
 
-/// The bytes before a message: whether it is compressed, and its length.
+/// The prefix of a message: a compression flag, and the length.
 pub(crate) const PREFIX: usize = 5;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
@@ -24,12 +24,12 @@ const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 
-/// Text as `grpc-message` has it: printable ASCII, and all else as the bytes of UTF-8.
+/// The encoding of `grpc-message`: printable ASCII, and percent-encoded UTF-8 for all else.
 const TEXT: &AsciiSet = &CONTROLS.add(b'%');
-/// gRPC's number for what isn't implemented.
+/// gRPC's status code UNIMPLEMENTED.
 const UNIMPLEMENTED: u8 = 12;
 
-/// Why a call has no answer, by gRPC's numbers.
+/// The status of a failed call, by gRPC's codes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GrpcStatus {
     pub(crate) code: u8,
@@ -49,19 +49,19 @@ impl GrpcStatus {
         Self::new(5, why)
     }
 
-    /// A message of more bytes than are taken.
+    /// The message is longer than the limit.
     pub(crate) fn longer_than(most: usize) -> Self {
         Self::exhausted(format_args!(
             "a message of more than the {most} bytes that are taken"
         ))
     }
 
-    /// There is no room for more.
+    /// A bound is reached.
     pub(crate) fn exhausted(why: impl std::fmt::Display) -> Self {
         Self::new(8, why)
     }
 
-    /// Whether the message is why: it is malformed, too long, or compressed.
+    /// Whether the message is the cause: it is malformed, too long, or compressed.
     pub(crate) const fn is_about_message(&self) -> bool {
         matches!(self.code, 3 | 8 | 12)
     }
@@ -81,7 +81,7 @@ impl GrpcStatus {
             fields.insert(GRPC_MESSAGE, why);
         }
         if self.code == UNIMPLEMENTED {
-            // Whoever compresses learns what to send instead.
+            // A client that compresses learns the encoding to use instead.
             fields.insert(GRPC_ACCEPT_ENCODING, IDENTITY);
         }
     }
@@ -92,7 +92,7 @@ impl GrpcStatus {
     }
 }
 
-/// What is called.
+/// The methods that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     ShouldRateLimit,
@@ -118,14 +118,14 @@ impl Method {
     }
 }
 
-/// Whether a request is one of gRPC; others are told in HTTP's words.
+/// Whether a request is a gRPC call; other requests get an HTTP error.
 pub(crate) fn is_grpc<T>(request: &Request<T>) -> bool {
     let media = request.headers().get(CONTENT_TYPE);
     let is_grpc = media.is_some_and(|media| grpc::is_call(media.as_bytes()));
     request.method() == http::Method::POST && is_grpc
 }
 
-/// Whether the metadata of a call is as short as it has to be, by HTTP/2's measure.
+/// Checks the size of a call's metadata, as HTTP/2 measures it.
 pub(super) fn check_metadata(fields: &HeaderMap, most: usize) -> Result<(), GrpcStatus> {
     let length =
         |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 32;
@@ -138,7 +138,7 @@ pub(super) fn check_metadata(fields: &HeaderMap, most: usize) -> Result<(), Grpc
     )))
 }
 
-/// How long the client of a call waits for its answer; none if it doesn't say, or not in gRPC's form.
+/// The timeout of a call; `None` if there is none, or it isn't in gRPC's form.
 pub(super) fn timeout(fields: &HeaderMap) -> Option<Duration> {
     let text = fields.get(GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -157,7 +157,7 @@ pub(super) fn timeout(fields: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// The one message of a body.
+/// The only message of a body.
 pub(crate) fn parse_message(body: &[u8]) -> Result<&[u8], GrpcStatus> {
     let Some((prefix, message)) = body.split_first_chunk::<PREFIX>() else {
         return Err(GrpcStatus::invalid("the body has no message"));
@@ -170,7 +170,7 @@ pub(crate) fn parse_message(body: &[u8]) -> Result<&[u8], GrpcStatus> {
     Ok(message)
 }
 
-/// The length of a message, by what comes before it.
+/// The length of a message, from its prefix.
 pub(crate) fn parse_length(prefix: [u8; PREFIX], most: usize) -> Result<usize, GrpcStatus> {
     let [is_compressed, length @ ..] = prefix;
     if is_compressed != 0 {
@@ -185,21 +185,21 @@ pub(crate) fn parse_length(prefix: [u8; PREFIX], most: usize) -> Result<usize, G
     Ok(length)
 }
 
-/// A message with its prefix, from one that was written behind room for it.
+/// Fills in the prefix of a message that was written behind `PREFIX` empty bytes.
 pub(crate) fn framed(mut out: Vec<u8>) -> Bytes {
     let length = u32::try_from(out.len() - PREFIX).unwrap_or(u32::MAX);
     out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
     out.into()
 }
 
-/// An answer that its client has no room for.
+/// A response whose client has no window for it yet.
 pub(super) struct PendingResponse {
     stream: SendStream<Bytes>,
     framed: Bytes,
 }
 
 impl PendingResponse {
-    /// Sends it once there is room, unless its client gives it up.
+    /// Sends the response once there is window, unless its client gives it up.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.stream.capacity() < self.framed.len() {
             match ready!(self.stream.poll_capacity(cx)) {
@@ -207,7 +207,7 @@ impl PendingResponse {
                 Some(Err(_)) | None => return Poll::Ready(()),
             }
         }
-        // It fails if the client has left.
+        // Sending fails if the client has left.
         let sent = self
             .stream
             .send_data(std::mem::take(&mut self.framed), false);
@@ -220,7 +220,7 @@ impl PendingResponse {
     }
 }
 
-/// Sends what came of a call. A message that its client has no room for comes back.
+/// Sends the outcome of a call. A message is returned if its client has no window for it.
 pub(crate) fn send_response(
     respond: &mut SendResponse<Bytes>,
     outcome: Result<Bytes, GrpcStatus>,
@@ -245,7 +245,7 @@ pub(crate) fn send_response(
     }
 }
 
-/// Hands a message over as fast as the client makes room for it, so that no more than one is ever kept.
+/// Sends a message as fast as the client's window permits, so that at most one message is buffered.
 pub(super) async fn send_message(
     stream: &mut SendStream<Bytes>,
     mut framed: Bytes,
@@ -260,7 +260,7 @@ pub(super) async fn send_message(
     Ok(())
 }
 
-/// Ends an answer that has messages.
+/// Ends a response that has messages.
 pub(crate) fn end_stream(
     stream: &mut SendStream<Bytes>,
     outcome: Result<(), GrpcStatus>,
@@ -273,7 +273,7 @@ pub(crate) fn end_stream(
     stream.send_trailers(trailers)
 }
 
-/// Begins an answer that has messages.
+/// Begins a response that has messages.
 pub(crate) fn begin_stream(
     respond: &mut SendResponse<Bytes>,
 ) -> Result<SendStream<Bytes>, h2::Error> {
@@ -282,7 +282,7 @@ pub(crate) fn begin_stream(
     respond.send_response(response, false)
 }
 
-/// Sends away what isn't gRPC.
+/// Rejects a request that isn't gRPC.
 pub(crate) fn reject_media_type(respond: &mut SendResponse<Bytes>) -> Result<(), h2::Error> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -294,15 +294,15 @@ pub(super) struct MessageBody {
     stream: RecvStream,
     bytes: Vec<u8>,
     most: usize,
-    /// Bytes that the client may send again only once the message is complete: so all messages of a connection that
-    /// aren't, together, are as long as the connection's window.
+    /// Bytes whose flow-control window is released only when the message is complete: so all incomplete messages of a
+    /// connection together fit into its window.
     unreleased: usize,
 }
 
 /// Why a message can't be decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReadError {
-    /// Its client gave it up, or left, before it was complete.
+    /// The client gave the call up, or disconnected, before the message was complete.
     Reset,
     Failed(GrpcStatus),
 }
@@ -317,14 +317,14 @@ impl MessageBody {
         }
     }
 
-    /// Reads what is there. Ready once that is all, or more than is taken.
+    /// Reads the available bytes. Ready once the message is complete, or too long.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
         loop {
             match self.stream.poll_data(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => break,
                 Poll::Ready(Some(Err(error))) => {
-                    // What the client reset after all of it was there counts as if it hadn't.
+                    // A reset after the complete message is ignored: the request counts.
                     let is_left = error.is_io() || (error.is_reset() && error.is_remote());
                     match (is_left, parse_message(&self.bytes)) {
                         (true, Ok(_)) => break,
@@ -341,7 +341,8 @@ impl MessageBody {
                     }
                     self.bytes.extend_from_slice(&bytes);
                     self.unreleased += bytes.len();
-                    // What says that it is too long isn't waited for: the window has no room for all of it.
+                    // A prefix with too large a length fails immediately: the window has no room for all of the
+                    // message.
                     if let Some(prefix) = self.bytes.first_chunk::<PREFIX>()
                         && let Err(failed) = parse_length(*prefix, most)
                     {
@@ -350,12 +351,12 @@ impl MessageBody {
                 }
             }
         }
-        // It fails if the connection is over.
+        // Releasing fails if the connection has closed.
         let _ = self.stream.flow_control().release_capacity(self.unreleased);
         Poll::Ready(Ok(()))
     }
 
-    /// The same among others: not more is kept than there is room for.
+    /// Reads like [`poll_read`](Self::poll_read), but fails if all incomplete messages together take too much memory.
     pub(super) fn poll_rest(
         &mut self,
         cx: &mut Context<'_>,
@@ -369,7 +370,7 @@ impl MessageBody {
         polled
     }
 
-    /// What was read.
+    /// The bytes that were read.
     pub(super) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

@@ -1,5 +1,5 @@
-//! The calls of one connection: those that are complete are decided at once, without a task; others wait among
-//! themselves.
+//! The calls of one connection. Complete calls are decided immediately, without a task; the others are polled together
+//! until their messages are complete.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -27,21 +27,21 @@ use crate::drain::{self, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::Service;
 
-/// Calls of one connection that go on for as long as their clients like: watching health, and reflection.
+/// The most concurrent streaming calls of a connection: health watches and reflection.
 const MAX_STREAMING_CALLS: usize = 8;
 const WAITED_TOO_LONG: &str = "a call waited in the queue of a limit until shortly before its deadline, and was denied: \
                                give callers of rules with `over: wait` a longer time-out";
-/// What such a call holds, by which they are counted.
+/// A reference-counted token of each call: its strong count is the number of such calls, plus one.
 type CallCount = Arc<()>;
 
-/// A call that isn't over.
+/// A call that isn't finished.
 type OpenCall = Pin<Box<dyn Future<Output = Option<CallStep>> + Send>>;
 
-/// What becomes of a call that waited.
+/// The next step of a call that waited.
 enum CallStep {
-    /// Its message has come.
+    /// Its message is complete.
     Decide(CompleteCall),
-    /// Its answer can't be sent yet.
+    /// Its client has no window for the response yet.
     Send(PendingResponse),
 }
 
@@ -51,15 +51,15 @@ pub(super) struct CompleteCall {
     message: Vec<u8>,
 }
 
-/// What is known of a call before its message.
+/// The metadata of a call, known before its message.
 struct CallHead {
     method: Method,
-    /// When it came.
+    /// When it arrived.
     since: Timestamp,
-    /// When its client won't wait any longer.
+    /// The client's deadline.
     deadline: Option<Instant>,
-    /// When a call that still waits in the queue of a limit is denied: early enough for the answer to arrive before the
-    /// deadline. A proxy takes a call without an answer for one to let pass.
+    /// When a call that still waits in the queue of a limit is denied: early enough for the response to arrive before
+    /// the deadline. A proxy lets a call without a response pass.
     denies_at: Option<Instant>,
     respond: SendResponse<Bytes>,
 }
@@ -67,7 +67,7 @@ struct CallHead {
 /// All calls of a connection.
 pub(crate) struct GrpcSession<B: CounterStore> {
     pub(super) service: Arc<Service<B>>,
-    /// Calls of all connections whose messages aren't complete.
+    /// The incomplete calls of all connections.
     all_waiting: Arc<IncompleteCalls>,
     pub(super) errors: ErrorSource,
     open: FuturesUnordered<OpenCall>,
@@ -95,14 +95,15 @@ impl<B: CounterStore> GrpcSession<B> {
         self.open.is_empty()
     }
 
-    /// Whether so many are decided that no more should be read. Those whose messages are missing are as many as may be
-    /// open; those that were reset aren't among them any more, but are decided all the same.
+    /// Whether so many calls are open that no more may be read. Calls that wait for messages are bounded by the
+    /// concurrent streams. Calls that were reset are no longer counted as streams, but are still decided, so the bound
+    /// is twice as high.
     pub(super) fn are_too_many(&self) -> bool {
         let most = usize::try_from(self.service.decider.bounds.max_streams).unwrap_or(usize::MAX);
         self.open.len() >= most.saturating_mul(2)
     }
 
-    /// Goes on with all. Those whose messages are there now are to be decided.
+    /// Polls all calls. Those that are complete now are pushed to `complete`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, complete: &mut Vec<CompleteCall>) {
         while let Poll::Ready(Some(done)) = self.open.poll_next_unpin(cx) {
             match done {
@@ -113,13 +114,14 @@ impl<B: CounterStore> GrpcSession<B> {
         }
     }
 
-    /// All are polled once more: they look at the service's stage then.
+    /// Polls all calls once more, so that they see the service's shutdown stage.
     pub(super) fn wake(&mut self) {
+        // A rebuilt set polls each of its futures anew.
         self.open = std::mem::take(&mut self.open).into_iter().collect();
     }
 
-    /// The connection is over. What is being decided is decided to its end, as it may have been charged already; but
-    /// nobody waits in a queue any longer.
+    /// Called when the connection has closed. Decisions in progress are completed, as they may be charged already; but
+    /// no call waits in a queue any longer.
     pub(super) async fn finish(mut self) {
         let service = Arc::clone(&self.service);
         if service.decider.engine.has_waiting_rules() || self.open.is_empty() {
@@ -128,23 +130,23 @@ impl<B: CounterStore> GrpcSession<B> {
         let end = Instant::now() + service.decider.bounds.request_timeout;
         let rest = async {
             while let Some(done) = self.open.next().await {
-                // Nobody reads an answer any more.
+                // Nobody reads the responses any more.
                 if let Some(CallStep::Decide(call)) = done {
                     self.decide(call).await;
                 }
             }
         };
-        // What takes longer is left.
+        // Calls that take longer are dropped.
         let _ = timeout_at(end, rest).await;
     }
 
-    /// Answers a call whose message is there, or lets it wait for the rest among the others.
+    /// Answers a call whose message has arrived, or waits for the rest of the message.
     pub(super) async fn accept_call(
         &mut self,
         request: Request<RecvStream>,
         mut respond: SendResponse<Bytes>,
     ) {
-        // Where an answer can't be sent, the client has reset the stream. Others of its connection go on.
+        // If a response can't be sent, the client has reset the stream. Other streams of the connection go on.
         if !call::is_grpc(&request) {
             let _ = call::reject_media_type(&mut respond);
             return;
@@ -162,6 +164,7 @@ impl<B: CounterStore> GrpcSession<B> {
             method,
             since: self.service.monitor.measured.now(),
             deadline: timeout.map(|time| Instant::now() + time),
+            // Four fifths of the timeout: the rest is for the response to arrive.
             denies_at: timeout.map(|time| Instant::now() + time * 4 / 5),
             respond,
         };
@@ -212,8 +215,8 @@ impl<B: CounterStore> GrpcSession<B> {
         }
     }
 
-    /// Keeps an answer until its client has room for it. Such answers are counted among the calls that wait, or whoever
-    /// reads none would have the service keep them all.
+    /// Keeps a response until its client has window for it. Such responses are counted with the incomplete calls:
+    /// otherwise a client that reads none could make the service keep them all.
     #[cold]
     fn queue_response(&mut self, unsent: PendingResponse) {
         let Some(waiting) = IncompleteCall::enter(&self.all_waiting, &self.waiting) else {
@@ -269,7 +272,7 @@ impl<B: CounterStore> GrpcSession<B> {
         }));
     }
 
-    /// A place among the calls that last.
+    /// A permit for a streaming call.
     fn acquire_streaming_call(&self) -> Result<CallCount, GrpcStatus> {
         if Arc::strong_count(&self.streaming) > MAX_STREAMING_CALLS {
             let why = format!(
@@ -281,21 +284,21 @@ impl<B: CounterStore> GrpcSession<B> {
     }
 
     fn watch(&mut self, mut call: CompleteCall) {
-        let seat = match self.acquire_streaming_call() {
-            Ok(seat) => seat,
+        let permit = match self.acquire_streaming_call() {
+            Ok(permit) => permit,
             Err(failed) => return drop(call.head.answer(Err(failed))),
         };
         let (service, errors) = (Arc::clone(&self.service), self.errors.clone());
         self.open.push(Box::pin(async move {
             health::watch(&service, &errors, &call.message, &mut call.head.respond).await;
-            drop(seat);
+            drop(permit);
             None
         }));
     }
 
     fn reflect(&mut self, asks: RecvStream, mut respond: SendResponse<Bytes>) {
-        let seat = match self.acquire_streaming_call() {
-            Ok(seat) => seat,
+        let permit = match self.acquire_streaming_call() {
+            Ok(permit) => permit,
             Err(failed) => return drop(call::send_response(&mut respond, Err(failed))),
         };
         let service = Arc::clone(&self.service);
@@ -305,20 +308,21 @@ impl<B: CounterStore> GrpcSession<B> {
                 asks,
                 &mut respond
             ));
-            // Its client may think for long, so it isn't waited for.
+            // The client may be idle for long, so a shutdown doesn't wait for it.
             poll_fn(|cx| match talk.as_mut().poll(cx) {
                 Poll::Pending if service.closing.stage() > Stage::Draining => Poll::Ready(()),
                 polled => polled,
             })
             .await;
-            drop(seat);
+            drop(permit);
             None
         }));
     }
 }
 
 impl CompleteCall {
-    /// Answers it; what can't be sent yet comes back. A client that has left is charged, but holds nothing.
+    /// Answers the call; a response that can't be sent yet is returned. If the client has left, it is charged, but its
+    /// permits are released.
     fn answer<B: CounterStore>(
         &mut self,
         service: &Service<B>,
@@ -337,7 +341,7 @@ impl CompleteCall {
     }
 }
 
-/// Frees the slots of a request that passed.
+/// Releases the permits of an allowed request.
 #[cold]
 fn release<B: CounterStore>(service: &Service<B>, message: &[u8]) {
     let asked = call::parse_message(message).map(Asked::read);
@@ -352,11 +356,11 @@ fn release<B: CounterStore>(service: &Service<B>, message: &[u8]) {
     }
 }
 
-/// Nobody is there to be answered.
+/// The client has reset the stream or disconnected.
 struct ClientGone;
 
 impl CallHead {
-    /// Answers it; what can't be sent yet comes back.
+    /// Answers the call; a response that can't be sent yet is returned.
     fn answer(
         &mut self,
         outcome: Result<Bytes, GrpcStatus>,
@@ -367,7 +371,7 @@ impl CallHead {
         })
     }
 
-    /// There is nothing to decide.
+    /// Answers a call whose message can't be decided.
     #[cold]
     fn reject<B: CounterStore>(mut self, service: &Service<B>, unread: ReadError) {
         match unread {
@@ -397,7 +401,7 @@ fn deadline_exceeded() -> GrpcStatus {
     GrpcStatus::too_slow("the deadline of the call has passed")
 }
 
-/// Sends an answer once its client has room for it, which it has in time or not at all.
+/// Sends a response once its client has window for it; after the timeout the stream is reset.
 pub(super) async fn send(mut unsent: PendingResponse, end: Instant, errors: &ErrorSource) {
     let sent = timeout_at(end, poll_fn(|cx| unsent.poll_send(cx))).await;
     if sent.is_err() {
@@ -406,8 +410,8 @@ pub(super) async fn send(mut unsent: PendingResponse, end: Instant, errors: &Err
     }
 }
 
-/// Decides a call that may take its time. Its client may give it up: then it leaves the queue if it waits in one, but a
-/// decision that is under way goes on and is charged. A call that waits until shortly before its deadline is denied.
+/// Decides a call that may wait. If its client gives it up, it leaves the queue it waits in, but a decision in progress
+/// is completed and charged. A call that waits until shortly before its deadline is denied.
 async fn decide_later<B: CounterStore>(
     service: Arc<Service<B>>,
     errors: ErrorSource,
@@ -442,7 +446,7 @@ async fn decide_later<B: CounterStore>(
                     errors.record(ErrorKind::Timeout, &WAITED_TOO_LONG);
                     return Poll::Ready(Some(Ok(framed(&denied(1, Some(DenyReason::Rate))))));
                 }
-                // If it can't be told, it has left already.
+                // If the response can't be sent, the client has left.
                 let _ = head.answer(Err(deadline_exceeded()));
             }
             Poll::Pending
@@ -457,7 +461,7 @@ async fn decide_later<B: CounterStore>(
     call.answer(&service, outcome).map(CallStep::Send)
 }
 
-/// What a body asks, decided and framed.
+/// Reads, decides and frames a request.
 async fn should_rate_limit<B: CounterStore>(
     service: &Service<B>,
     body: &[u8],
@@ -484,7 +488,7 @@ async fn should_rate_limit<B: CounterStore>(
     Ok(framed(&decided))
 }
 
-/// What is told of a question that can't be read: what the operator has chosen for all that can't be decided.
+/// The answer to an unreadable request: the configured failure mode applies, as for all that can't be decided.
 #[cold]
 fn answer_unreadable<B: CounterStore>(
     service: &Service<B>,

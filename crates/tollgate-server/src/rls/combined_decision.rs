@@ -1,4 +1,4 @@
-//! What Envoy asks, decided: by trees of descriptors, by rules, or by both.
+//! Decides Envoy's requests: by trees of descriptors, by rules, or by both.
 
 use std::fmt;
 
@@ -22,8 +22,8 @@ use crate::rls_failure_mode::RlsFailureMode;
 use crate::service::Service;
 
 impl RlsRequest<'_> {
-    /// Keeps the permits of a request that passed. If no more may be held, it can't run, and what it was charged comes back:
-    /// it was decided while there was room, and by a policy that has changed since.
+    /// Holds the permits of an allowed request. If there is no capacity, the request can't run, and its charge is
+    /// refunded: the capacity check came before the decision, and the policy may have changed in between.
     async fn hold_permits<B: CounterStore>(
         &self,
         service: &Service<B>,
@@ -36,7 +36,7 @@ impl RlsRequest<'_> {
         let by_trees = passed.by_trees.filter(|trees| trees.decider.is_some());
         let engine = &service.decider.engine;
         let name = match passed.facts {
-            // Permits of trees are for the descriptors, of which the facts don't have all.
+            // Permits of trees belong to the descriptors, and the facts don't have all of those.
             Some(facts)
                 if by_trees.is_none()
                     || !engine.would_hold_descriptors(&self.descriptor_request()) =>
@@ -57,7 +57,7 @@ impl RlsRequest<'_> {
         Err(Undecided::Full(full))
     }
 
-    /// Gives back what the trees were charged, of a request that can't run.
+    /// Refunds the charge of the trees, for a request that can't run.
     #[cold]
     async fn refund_trees<B: CounterStore>(
         &self,
@@ -80,8 +80,8 @@ impl RlsRequest<'_> {
         }
     }
 
-    /// Frees what a request holds whose client has left: it doesn't run. The oldest may be another's, but permits of one
-    /// name are alike.
+    /// Releases the permits of a request whose client has left. The oldest may belong to another request, but permits
+    /// of one key are alike.
     #[cold]
     pub(crate) fn release<B: CounterStore>(&self, service: &Service<B>) {
         let (engine, holds) = (&service.decider.engine, &service.decider.reservations);
@@ -96,7 +96,7 @@ impl RlsRequest<'_> {
     }
 }
 
-/// Decides about a request. Where it can't, the settings say whether that is an answer.
+/// Decides a request. If it can't be decided, the configured failure mode says whether that is an error or a denial.
 pub(crate) async fn decide_or_fail<B: CounterStore>(
     service: &Service<B>,
     question: &RlsRequest<'_>,
@@ -110,7 +110,7 @@ pub(crate) async fn decide_or_fail<B: CounterStore>(
     }
 }
 
-/// What is told of a request of so many descriptors that can't be decided: what the operator has chosen. It is counted as that.
+/// The answer to a request that can't be decided: the configured failure mode. It is counted by that mode.
 #[cold]
 pub(super) fn answer_undecided<B: CounterStore>(
     service: &Service<B>,
@@ -130,7 +130,7 @@ pub(super) fn answer_undecided<B: CounterStore>(
     })
 }
 
-/// Counts a request of a domain that the policy doesn't know, and says so once.
+/// Counts a request of an unknown domain, and logs each such domain once.
 #[cold]
 fn log_unknown_domain<B: CounterStore>(service: &Service<B>, domain: &str) {
     let monitor = &service.monitor;
@@ -141,7 +141,7 @@ fn log_unknown_domain<B: CounterStore>(service: &Service<B>, domain: &str) {
     }
 }
 
-/// Decides about a request, or says why it can't. The header fields are in these dialects.
+/// Decides a request; the error says why it can't be decided. `dialects` are the dialects of the header fields.
 pub(crate) async fn decide_request<B: CounterStore>(
     service: &Service<B>,
     question: &RlsRequest<'_>,
@@ -157,7 +157,7 @@ pub(crate) async fn decide_request<B: CounterStore>(
         ..*question
     };
     let decider = &service.decider;
-    // One that also takes may be alike a request that still runs, and whose permits stay.
+    // Only a pure refund releases permits: a request that also takes tokens may equal one that still runs.
     let gives_back = question.is_refund();
     let is_released = gives_back
         && decider
@@ -196,17 +196,17 @@ pub(crate) async fn decide_request<B: CounterStore>(
     }
 }
 
-/// A question, and by what it is decided: rules, trees or both.
+/// A request, and whether rules, trees or both decide it.
 struct DecisionContext<'a, B: CounterStore> {
     service: &'a Service<B>,
     question: &'a RlsRequest<'a>,
-    /// What rules know of it, if there are any.
+    /// The request's facts, if there are rules.
     facts: Option<&'a Facts<'a>>,
     by_trees: bool,
     shows: AnswerSettings<'a>,
 }
 
-/// What a request was charged that passed, and the permits that it holds.
+/// The charge of an allowed request, and its permits.
 struct AllowedRequest<'a, 'f> {
     facts: Option<&'a Facts<'f>>,
     by_trees: Option<&'a DescriptorFindings>,
@@ -214,7 +214,7 @@ struct AllowedRequest<'a, 'f> {
 }
 
 impl<B: CounterStore> DecisionContext<'_, B> {
-    /// Decides a request that takes something: by rules and trees together, all or none.
+    /// Decides a request that takes tokens: rules and trees together are charged, or none.
     async fn charge(&self) -> Result<RlsOutcome, Undecided> {
         let (question, decider) = (self.question, &self.service.decider);
         let request = self.by_trees.then(|| question.descriptor_request());
@@ -255,7 +255,7 @@ impl<B: CounterStore> DecisionContext<'_, B> {
                 decided
             }
             (Some(facts), Some(request)) => {
-                // In a box: few policies have both, and every connection has room for the largest step.
+                // Boxed: few policies have both, and every connection would have room for this large future.
                 Box::pin(self.charge_both(facts, request, room)).await
             }
         }
@@ -274,7 +274,7 @@ impl<B: CounterStore> DecisionContext<'_, B> {
         );
         let (mut passed, by_trees) = match engine.decide_with_descriptors(on, facts, request).await
         {
-            // Only said on the condition that some facts alone are known.
+            // The engine returns `None` only if the options restrict which facts are known.
             Ok(None) => {
                 let why = "the policy changed while the request was decided: send it again";
                 return Err(Undecided::Invalid(why.to_owned()));
@@ -297,7 +297,7 @@ impl<B: CounterStore> DecisionContext<'_, B> {
         Ok(self.by_trees(&by_trees, true)?.merge(by_rules))
     }
 
-    /// What a request would be told that takes nothing.
+    /// Decides a request that takes nothing.
     async fn peek(&self) -> Result<RlsOutcome, Undecided> {
         let mut by_trees = None;
         if self.by_trees {
@@ -329,7 +329,7 @@ impl<B: CounterStore> DecisionContext<'_, B> {
         verdict
     }
 
-    /// What trees decide, as Envoy is told of it.
+    /// The decision of trees, as an RLS outcome.
     fn by_trees(
         &self,
         findings: &DescriptorFindings,
@@ -338,7 +338,7 @@ impl<B: CounterStore> DecisionContext<'_, B> {
         outcome_of_trees(self.question, findings, is_allowed, self.shows)
     }
 
-    /// What rules decide, as Envoy is told of it.
+    /// The decision of rules, as an RLS outcome.
     fn by_rules(&self, answered: &DecisionAnswer<'_>) -> Result<RlsOutcome, Undecided> {
         outcome_of_rules(self.question.descriptors.len(), answered, self.shows)
     }

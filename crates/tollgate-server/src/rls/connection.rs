@@ -1,4 +1,4 @@
-//! One connection of HTTP/2: frames are taken by turns, and all calls of a turn are answered in one write.
+//! One HTTP/2 connection: calls are accepted in batches, and the responses of a batch leave in one write.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -24,30 +24,30 @@ use crate::drain::{self, ShutdownNotice, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::request_bounds::RequestBounds;
 
-/// What clients may send of messages that aren't complete, all calls of a connection together.
+/// The flow-control window of a connection: the most bytes of all its incomplete messages together.
 const CONNECTION_WINDOW: u32 = 256 << 10;
-/// h2 ends a call with more metadata than this many times what is taken; one with less is told so in gRPC's words.
+/// h2 rejects a call with more metadata than this many times the limit. A call below that gets a gRPC status.
 const METADATA: u32 = 2;
 
-/// A call that has come: its request, and where its answer goes.
+/// An accepted call: its request, and the handle for its response.
 type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// What is next on a connection.
+/// The next event of a connection.
 enum ConnectionEvent {
-    /// Some calls have come, or their messages.
+    /// Calls, or their messages, have arrived.
     Calls,
-    /// The client sends control frames for their own sake.
+    /// The client sends more control frames than its calls explain.
     Flood,
-    /// Nothing has come for long.
+    /// Nothing has arrived for long.
     Quiet(IdleAction),
-    /// The service is farther on its way to the end.
+    /// The next stage of the shutdown.
     Stage(Stage),
     Ended,
     Failed(h2::Error),
 }
 
 impl<B: CounterStore> ServeConnection for GrpcSession<B> {
-    /// It also ends if nothing has happened on it for long.
+    /// The connection also ends if it was idle for long.
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
         mut self,
         mut stream: S,
@@ -62,7 +62,7 @@ impl<B: CounterStore> ServeConnection for GrpcSession<B> {
     }
 }
 
-/// The same without the end of the connection below.
+/// Serves the calls, without closing the stream below.
 async fn serve_calls<B: CounterStore, S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     calls: &mut GrpcSession<B>,
@@ -84,11 +84,11 @@ async fn serve_calls<B: CounterStore, S: AsyncRead + AsyncWrite + Unpin>(
             calls.poll(cx, &mut complete);
             let ended = accept_all(&mut connection, cx, &mut accepted);
             if !calls.are_too_many() && turn.next() {
-                // There is more to read, and the socket won't say so again.
+                // More input is held back, and the socket won't wake this task for it.
                 cx.waker().wake_by_ref();
             }
             if !accepted.is_empty() || !complete.is_empty() {
-                // h2 says again how it ended.
+                // If the connection has ended, h2 reports that again at the next poll.
                 return Poll::Ready(ConnectionEvent::Calls);
             }
             if let Some(ended) = ended {
@@ -118,7 +118,7 @@ async fn serve_calls<B: CounterStore, S: AsyncRead + AsyncWrite + Unpin>(
                     connection.graceful_shutdown();
                 }
                 stage = now;
-                // Calls look at the stage when they are polled, as those are that are new.
+                // Calls check the stage when they are polled, and so do new ones.
                 calls.wake();
             }
             ConnectionEvent::Ended | ConnectionEvent::Quiet(IdleAction::Close) => return Ok(()),
@@ -128,8 +128,8 @@ async fn serve_calls<B: CounterStore, S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Takes all calls that have come before anything is answered: each look for more writes what was answered before, and so
-/// all answers leave in one write. Returns how the connection ended, if it did.
+/// Accepts all calls that have arrived, before any is answered. Each poll for another call flushes finished responses,
+/// so this order lets all responses leave in one write. Returns how the connection ended, if it did.
 #[inline]
 fn accept_all<T: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<T, Bytes>,
@@ -146,20 +146,21 @@ fn accept_all<T: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Ends a connection whose client keeps the service busy with nothing. All calls before were answered.
+/// Ends a connection whose client floods the service with control frames. Calls before the flood are answered.
 #[cold]
 async fn end_flood<T: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<T, Bytes>,
 ) -> Result<(), h2::Error> {
     connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-    // The transport ends it in time if its client doesn't read, either.
+    // The transport has a timeout, in case the client doesn't read.
     while let Some(accepted) = connection.accept().await {
         accepted?;
     }
     Ok(())
 }
 
-/// Opens a connection, and counts one that can't be opened as a protocol error. None if its preface doesn't come in time.
+/// Opens a connection. A failed handshake is counted as a protocol error. `None` if the client's preface doesn't come
+/// in time.
 async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
     transport: T,
     errors: &ErrorSource,
@@ -174,7 +175,7 @@ async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
         .max_header_list_size(small(bounds.metadata_bytes()).saturating_mul(METADATA))
         .initial_window_size(window)
         .initial_connection_window_size(window.max(CONNECTION_WINDOW))
-        // Both would end the connection, and all calls on it. The transport bounds what they are for.
+        // Both of h2's bounds would end the connection, and all calls on it. The transport bounds resets instead.
         .max_pending_accept_reset_streams(usize::MAX)
         .max_local_error_reset_streams(None);
     let closing = async {
@@ -183,7 +184,7 @@ async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
     };
     let begun = tokio::select! {
         begun = timeout(bounds.request_timeout, builder.handshake(transport)) => begun.ok(),
-        // Or not soon once the service closes.
+        // While the service closes, the wait is short.
         () = closing => None,
     };
     let Some(begun) = begun else {
@@ -197,34 +198,33 @@ async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
     })
 }
 
-/// How long nothing has happened on a connection, and what was done about it: one without calls is ended, and of one with calls
-/// the client is asked whether it is still there.
+/// Monitors a connection for idleness: without calls it is closed, and with open calls the client is pinged.
 struct IdleMonitor {
     timer: Pin<Box<Sleep>>,
     asked: IdleState,
-    /// None if the connection has given it to somebody else, which it hasn't.
+    /// `None` only if the handle was taken before, which never happens.
     pings: Option<PingPong>,
     idle: Duration,
-    /// The time that a client has to answer, or to leave.
+    /// How long a client may take to answer a ping, or to leave.
     patience: Duration,
 }
 
-/// What the client was asked.
+/// The state of the monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdleState {
     Nothing,
-    /// Whether it is there.
+    /// The client was pinged.
     Presence,
-    /// To finish what it has, and to leave.
+    /// The client was asked to finish its calls and leave (GOAWAY).
     ToLeave,
 }
 
-/// What is to be done.
+/// The action of a connection that was idle too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdleAction {
-    /// Tell the client that no more calls are taken.
+    /// Announce that no more calls are accepted.
     GoAway,
-    /// Close, whatever is open.
+    /// Close the connection, whatever is open.
     Close,
 }
 
@@ -239,7 +239,7 @@ impl IdleMonitor {
         }
     }
 
-    /// A call came in. One that was told to leave has no more time for that.
+    /// Records a new call. A client that was asked to leave gets no more time.
     fn record_activity(&mut self) {
         if self.asked != IdleState::ToLeave {
             self.set_state(IdleState::Nothing, self.idle);
@@ -251,7 +251,7 @@ impl IdleMonitor {
         self.timer.as_mut().reset(Instant::now() + time);
     }
 
-    /// Ready if something is to be done about a connection on which nothing happens.
+    /// Ready once the connection was idle too long.
     fn poll(&mut self, cx: &mut Context<'_>, has_no_calls: bool) -> Poll<IdleAction> {
         if let (IdleState::Presence, Some(pings)) = (self.asked, &mut self.pings)
             && let Poll::Ready(Ok(_)) = pings.poll_pong(cx)
@@ -268,9 +268,9 @@ impl IdleMonitor {
             }
             self.set_state(IdleState::Presence, self.patience);
             if let Some(pings) = &mut self.pings {
-                // One that is still under way is as good as another.
+                // Sending fails while an earlier ping is open, which serves as well.
                 let _ = pings.send_ping(Ping::opaque());
-                // Whoever is told that there is an answer has asked for it before.
+                // Polling registers the waker for the answer.
                 if let Poll::Ready(Ok(_)) = pings.poll_pong(cx) {
                     self.set_state(IdleState::Nothing, self.idle);
                 }

@@ -1,7 +1,7 @@
-//! What rules see of a request of descriptors: the facts of all descriptors together, and those of each by itself.
+//! The facts of a descriptor request: those of all descriptors together, and those of each descriptor.
 //!
-//! Values that differ under one name are each asked, with what their own descriptor says of the rest: a proxy that sends two users
-//! means both, and none may hide the other.
+//! If a fact has several values, each value is decided, with the other facts of its own descriptor: a proxy that sends
+//! two users means both, and neither may hide the other.
 
 use std::collections::BTreeSet;
 
@@ -12,41 +12,41 @@ use tollgate_engine::facts::{
 
 use super::rls_request::{RlsRequest, Undecided};
 
-/// So many sets of facts may stand for one request.
+/// How many sets of facts one request may have.
 pub(crate) const MOST_SETS: usize = 64;
 
-/// Texts that the facts of a request borrow, beside those that it brought.
+/// Texts that the facts of a request borrow, in addition to those of the request.
 #[derive(Debug, Default)]
 pub(crate) struct FactTexts {
-    /// The keys of each descriptor in one text, if a rule asks for them.
+    /// The joined keys of each descriptor, if a rule uses them.
     keys: Vec<String>,
-    /// The name that the fact of an entry has, by its place among all entries, if that isn't the key itself.
+    /// The fact names of entries whose key isn't the name, by the index among all entries.
     names: Vec<(usize, String)>,
-    /// Whether a rule asks for the domain.
+    /// Whether a rule uses the domain.
     asks_domain: bool,
-    /// Whether Envoy's word for the client's address says ours, as no entry does.
+    /// Whether `ip` is filled from Envoy's `remote_address`, as no entry has it.
     fills_ip: bool,
-    /// Names that rules ask for and that have several values.
+    /// Facts that rules use and that have several values.
     multi_valued: Vec<String>,
 }
 
-/// The sets of facts that a request stands for.
+/// The sets of facts of a request.
 pub(crate) struct FactSets<'a> {
     pub(crate) first: Facts<'a>,
     pub(crate) others: Vec<Facts<'a>>,
 }
 
-/// An entry: the number of its descriptor, its fact, and its value.
+/// An entry: the index of its descriptor, its fact's name, and its value.
 type Entry<'a> = (usize, &'a str, &'a str);
 
-/// Values of one fact.
+/// The values of one fact.
 struct FactValues<'a> {
     name: &'a str,
     values: Vec<&'a str>,
 }
 
 impl FactTexts {
-    /// What these facts of a policy need of a request.
+    /// The texts for a request, if the policy uses these facts.
     pub(crate) fn of(question: &RlsRequest<'_>, asked: &[Box<str>]) -> Self {
         let is_asked = |name: &str| asked.iter().any(|own| **own == *name);
         let mut texts = Self::default();
@@ -68,7 +68,7 @@ impl FactTexts {
         texts
     }
 
-    /// The entries of a request that are facts. No entry can say what the domain is, or the descriptor.
+    /// The entries of a request that are facts. No entry can set the domain or the descriptor.
     fn entries<'a>(
         &'a self,
         question: &RlsRequest<'a>,
@@ -90,7 +90,7 @@ impl FactTexts {
         })
     }
 
-    /// The facts that rules ask for and of which there are several values.
+    /// The facts that rules use and that have several values.
     fn several(&self, question: &RlsRequest<'_>, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
         let mut first = Facts::new();
         let mut several = Vec::new();
@@ -106,7 +106,7 @@ impl FactTexts {
         several
     }
 
-    /// The sets of facts that rules are asked about.
+    /// The sets of facts that rules decide.
     pub(crate) fn sets<'a>(&'a self, question: &RlsRequest<'a>) -> Result<FactSets<'a>, Undecided> {
         let mut whole = self.whole(question)?.into_iter();
         let first = whole.next().unwrap_or_default();
@@ -115,7 +115,7 @@ impl FactTexts {
         Ok(FactSets { first, others })
     }
 
-    /// The facts of each descriptor whose hits are given back, of a request that takes something, too.
+    /// The facts of each descriptor whose hits are refunded, in a request that also takes tokens.
     pub(crate) fn refunded<'a>(
         &'a self,
         question: &RlsRequest<'a>,
@@ -154,7 +154,7 @@ impl FactTexts {
         Ok(self.combine_values(question, &base, each)?.into())
     }
 
-    /// Adds the facts of each descriptor by itself, if a rule asks for its keys: of those that give back, or of those that don't.
+    /// Adds the facts of each single descriptor, if a rule uses its keys: of those that refund, or of those that don't.
     fn add_parts<'a>(
         &'a self,
         question: &RlsRequest<'a>,
@@ -186,7 +186,7 @@ impl FactTexts {
                 values.any(|other| first.is_some_and(|first| first.2 != other.2))
             };
             if self.multi_valued.iter().any(repeats) {
-                // A key that is twice in one descriptor; seldom enough to read it once more.
+                // A key that is twice in one descriptor: rare enough to read the descriptor once more.
                 sets.extend(self.combine_values(question, &base, number..number + 1)?);
             } else {
                 sets.push(base);
@@ -198,7 +198,7 @@ impl FactTexts {
         Ok(())
     }
 
-    /// All ways to choose one value of each fact, such that a descriptor's own values stand together.
+    /// All combinations of one value for each fact, in which a descriptor's own values stay together.
     fn combine_values<'a>(
         &'a self,
         question: &RlsRequest<'a>,
@@ -219,6 +219,7 @@ impl FactTexts {
             }
             values
         };
+        // A set, as descriptors with the same values give the same combination.
         let mut chosen = BTreeSet::new();
         for number in descriptors.clone() {
             let each = self.multi_valued.iter().map(|name| {
@@ -253,7 +254,7 @@ impl FactTexts {
     }
 }
 
-/// The values of a way of this number to choose one of each.
+/// The values of the combination with this number: a mixed-radix number with one digit for each fact.
 fn choose<'a>(each: &[FactValues<'a>], mut way: usize) -> Vec<(&'a str, &'a str)> {
     let mut chosen = Vec::with_capacity(each.len());
     for own in each {

@@ -1,4 +1,4 @@
-//! The services, as they are described to those who ask: files of descriptors, and which of them a name is in.
+//! The protobuf descriptors of the services, for reflection: the files, and the symbols in each.
 
 use std::sync::LazyLock;
 
@@ -7,11 +7,11 @@ use super::protobuf_reader::{FieldReader, FieldValue};
 /// A `google.protobuf.FileDescriptorSet`, which `cargo xtask protos` compiles.
 static DESCRIPTOR_SET: &[u8] = include_bytes!("descriptors.bin");
 
-/// All that is described.
+/// The descriptors of all files.
 pub(crate) static FILES: LazyLock<FileDescriptors> =
     LazyLock::new(|| FileDescriptors::of(DESCRIPTOR_SET));
 
-/// Files, and the services in them.
+/// The files, and the services in them.
 #[derive(Debug, Default)]
 pub(crate) struct FileDescriptors {
     files: Vec<FileDescriptor>,
@@ -56,7 +56,7 @@ impl FileDescriptors {
         found.map(|file| file.bytes)
     }
 
-    /// The file that a name is in: of a service, a method, a message or an enum.
+    /// The file of a symbol: a service, a method, a message or an enum.
     pub(crate) fn containing(&self, symbol: &str) -> Option<&'static [u8]> {
         let holds = |file: &&FileDescriptor| file.symbols.iter().any(|own| own == symbol);
         self.files.iter().find(holds).map(|file| file.bytes)
@@ -68,7 +68,7 @@ impl FileDescriptors {
     }
 }
 
-/// Full names of messages and enums, which are in these fields; those inside of messages, too.
+/// Collects the full names of messages and enums in these fields, with nested ones.
 fn types(
     within: &'static [u8],
     message_field: u64,
@@ -85,7 +85,7 @@ fn types(
     symbols.extend(enums.map(|name| format!("{prefix}.{name}")));
 }
 
-/// All values of a field. The set is our own: there is nothing wrong in it to tell of.
+/// All values of a field. Errors are ignored, as the set is compiled into the program.
 fn messages(within: &'static [u8], field: u64) -> impl Iterator<Item = &'static [u8]> {
     FieldReader::of(within)
         .flatten()

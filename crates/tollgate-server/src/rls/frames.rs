@@ -1,9 +1,10 @@
-//! Frames of HTTP/2 on their way to h2 and back: which open streams, which are control frames, and which report errors. So many
-//! streams pass a turn, and no more control frames than a client's calls explain.
+//! Filters HTTP/2 frames on their way to h2 and back: frames that open streams, control frames, and frames that report
+//! errors. Only a bounded number of streams opens at a time, and no more control frames pass than a client's calls
+//! explain.
 //!
 //! # Memory ordering
-//! A [`AcceptTurn`] is shared by the connection and its transport, which h2 owns. Both are parts of one task, so one never runs
-//! while the other does, and all its accesses are relaxed; it is atomic because tasks move between threads.
+//! An [`AcceptTurn`] is shared by the connection and its transport, which h2 owns. Both are parts of one task and never
+//! run in parallel, so all accesses are relaxed. The fields are atomic because tasks move between threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -14,19 +15,19 @@ use crate::protocol_errors::{ErrorKind, ErrorSource};
 
 pub(super) const PREFACE: usize = 24;
 const HEAD: usize = 9;
-/// Frames are no longer, as the service advertises no other size.
+/// The longest frame: the service advertises no larger size.
 const MAX_FRAME_BYTES: usize = 16_384;
-/// A header block over several frames is gathered up to here; h2 ends the connection long before.
+/// A header block over several frames is gathered up to this size; h2 ends the connection long before.
 const MAX_BLOCK_BYTES: usize = 65_536;
 
-/// The most streams that are opened before those before them are accepted. h2 keeps room for as many as it ever had at
-/// once, some 2 KB each, for as long as the connection lives.
+/// How many streams open before the earlier ones are accepted. h2 keeps the memory of the most streams it ever had
+/// open, about 2 KB each, for the life of the connection.
 const STREAMS_PER_TURN: u32 = 32;
-/// Control frames that a client may send at first, and save up.
+/// The most control frames that a client may save up; new connections have as many.
 const CONTROL_BURST: u32 = 1_000;
-/// As many more for each call: what clients send along with one is below that.
+/// Additional control frames for each call: clients send fewer along with one.
 const CONTROL_A_CALL: u32 = 8;
-/// And so many a second.
+/// Additional control frames a second.
 const CONTROL_A_SECOND: u64 = 100;
 
 const DATA: u8 = 0;
@@ -39,12 +40,12 @@ const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
 
-/// Reads what a client sends, frame by frame.
+/// Reads a client's frames.
 #[derive(Debug)]
 pub(super) struct FrameReader {
-    /// Bytes of the preface, or of a frame that passes as it is, that are still to come.
+    /// Bytes of the preface, or of an unfiltered frame, that are still to come.
     passing: usize,
-    /// A header block that goes on in the next frame: the first frame's head and fields.
+    /// A header block that continues in the next frame.
     block: Option<HeaderBlock>,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct FrameReader {
 struct HeaderBlock {
     flags: u8,
     stream: [u8; 4],
-    /// What comes before the fields: the priority of the stream, or nothing.
+    /// The priority of the stream, before the fields; may be empty.
     priority: Vec<u8>,
     fields: Vec<u8>,
 }
@@ -98,7 +99,7 @@ impl Default for FrameReader {
 }
 
 impl FrameReader {
-    /// Hands over as much of the input as is whole and may pass; how many bytes of it are done with.
+    /// Copies the complete part of the input that may pass to `out`. Returns how many bytes of the input are consumed.
     pub(super) fn read(
         &mut self,
         input: &[u8],
@@ -128,7 +129,7 @@ impl FrameReader {
                 if !is_message && !to.may_control() {
                     return used;
                 }
-                // Its head passes with it.
+                // The head passes together with its payload.
                 self.passing = HEAD + head.length;
                 continue;
             }
@@ -147,7 +148,7 @@ impl FrameReader {
         }
     }
 
-    /// A frame of a header block, which passes once the block is whole.
+    /// Reads a frame of a header block. The block passes once it is complete.
     fn block(&mut self, head: &FrameHead, frame: &[u8], out: &mut Vec<u8>) {
         let payload = &frame[HEAD..];
         match (head.kind, self.block.take()) {
@@ -190,7 +191,7 @@ impl FrameReader {
                     self.block = Some(block);
                 }
             }
-            // What comes in a wrong order is h2's to judge.
+            // h2 rejects frames in a wrong order.
             (_, block) => {
                 if let Some(block) = block {
                     block.write(out);
@@ -201,7 +202,7 @@ impl FrameReader {
     }
 }
 
-/// The priority and the fields of a frame; none if it has neither as it says.
+/// The priority and the fields of a HEADERS frame; `None` if its padding or priority is longer than the frame.
 fn parts<'f>(head: &FrameHead, payload: &'f [u8]) -> Option<(&'f [u8], &'f [u8])> {
     let mut fields = payload;
     if head.has(PADDED) {
@@ -213,7 +214,7 @@ fn parts<'f>(head: &FrameHead, payload: &'f [u8]) -> Option<(&'f [u8], &'f [u8])
 }
 
 impl HeaderBlock {
-    /// Writes it in as few frames as it needs.
+    /// Writes the block in as few frames as possible.
     fn write(self, out: &mut Vec<u8>) {
         let is_whole = self.flags & END_HEADERS;
         let room = MAX_FRAME_BYTES - self.priority.len();
@@ -238,7 +239,7 @@ impl HeaderBlock {
     }
 }
 
-/// How many streams were opened since the connection last accepted, and whether the transport holds something back.
+/// The streams that were opened since the connection last accepted, and whether the transport holds input back.
 #[derive(Debug, Default)]
 pub(super) struct AcceptTurn {
     pub(super) opened: AtomicU32,
@@ -247,7 +248,7 @@ pub(super) struct AcceptTurn {
 }
 
 impl AcceptTurn {
-    /// All that was opened is accepted. Whether more is there to be read at once.
+    /// Called when all opened streams are accepted. Returns whether held-back input can be read immediately.
     pub(super) fn next(&self) -> bool {
         self.opened.store(0, Ordering::Relaxed);
         self.holds_back.swap(false, Ordering::Relaxed)
@@ -259,7 +260,7 @@ impl AcceptTurn {
     }
 }
 
-/// The control frames that a client may still send.
+/// A client's remaining control frames.
 #[derive(Debug)]
 pub(super) struct ControlBudget {
     left: u32,
@@ -289,7 +290,7 @@ impl ControlBudget {
         has_one
     }
 
-    /// The clock is read only when nothing is left.
+    /// The clock is read only when none remain.
     #[cold]
     fn earn_by_time(&mut self) {
         let now = Instant::now();
@@ -302,7 +303,7 @@ impl ControlBudget {
     }
 }
 
-/// What frames a reader lets pass, and what it found.
+/// Decides which frames a reader lets pass.
 pub(super) trait FrameGate {
     /// Whether a stream may be opened now.
     fn may_open(&mut self) -> bool;
@@ -311,7 +312,7 @@ pub(super) trait FrameGate {
     fn may_control(&mut self) -> bool;
 }
 
-/// What a turn and the control frames that are left let pass.
+/// The gate of a client's frames, by opened streams and remaining control frames.
 pub(super) struct TurnGate<'t> {
     pub(super) turn: &'t AcceptTurn,
     pub(super) control: &'t mut ControlBudget,
@@ -340,25 +341,25 @@ impl FrameGate for TurnGate<'_> {
     }
 }
 
-/// What an error is about.
+/// The scope of an error frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorScope {
     Stream,
     Connection,
 }
 
-/// Reads what is sent to a client, and finds the errors that h2 reports to it.
+/// Reads the frames sent to a client, to count the errors that h2 reports.
 #[derive(Debug, Default)]
 pub(super) struct SentFrames {
-    /// The head of a frame, and what comes first in it.
+    /// The head of a frame and the first bytes of its payload.
     seen: [u8; HEAD + 8],
     length: usize,
-    /// Bytes of a frame that nobody needs to see.
+    /// Remaining bytes of a frame that aren't examined.
     skipping: usize,
 }
 
 impl SentFrames {
-    /// These bytes were sent; each error in them is reported by its code.
+    /// Reads sent bytes; `error` is called with the code of each error in them.
     pub(super) fn read(&mut self, mut bytes: &[u8], mut error: impl FnMut(ErrorScope, u32)) {
         while !bytes.is_empty() {
             if self.skipping > 0 {

@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: whether a service should be asked, which is until it begins to end.
+//! `grpc.health.v1`: the service is healthy until its shutdown begins.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -23,16 +23,16 @@ const SERVING: u64 = 1;
 const NOT_SERVING: u64 = 2;
 const SERVICE_UNKNOWN: u64 = 3;
 
-/// What happens to one who watches.
+/// An event of a watched status.
 enum WatchEvent {
-    /// It left, or the connection is over.
+    /// The client left, or the connection closed.
     Left,
     Changed(u64),
-    /// Nothing more is told.
+    /// The watch ends, as the service closes.
     Closing,
 }
 
-/// Tells it once.
+/// Answers with the status once.
 pub(crate) fn check(health: &Health, body: &[u8]) -> Result<Bytes, GrpcStatus> {
     match status(health, body)? {
         SERVICE_UNKNOWN => Err(GrpcStatus::not_found("no such service")),
@@ -40,7 +40,7 @@ pub(crate) fn check(health: &Health, body: &[u8]) -> Result<Bytes, GrpcStatus> {
     }
 }
 
-/// Tells it, and again when it changes, until the client leaves or the service closes.
+/// Sends the status now and after each change, until the client leaves or the service closes.
 pub(crate) async fn watch<B: CounterStore>(
     service: &Service<B>,
     errors: &ErrorSource,
@@ -51,7 +51,7 @@ pub(crate) async fn watch<B: CounterStore>(
     let mut told = match status(health, body) {
         Ok(status) => status,
         Err(failed) => {
-            // If it can't be told, the client has left.
+            // If the response can't be sent, the client has left.
             let _ = call::send_response(respond, Err(failed));
             return;
         }
@@ -77,7 +77,7 @@ pub(crate) async fn watch<B: CounterStore>(
             match status(health, body) {
                 Ok(now) if now != told => Poll::Ready(WatchEvent::Changed(now)),
                 _ if service.closing.stage() > Stage::Draining => Poll::Ready(WatchEvent::Closing),
-                // The connection polls all calls when the service begins to end.
+                // No waker is needed: the connection polls all calls when the shutdown begins.
                 _ => Poll::Pending,
             }
         });

@@ -1,8 +1,9 @@
-//! Header blocks of HTTP/2 (HPACK), as far as `:authority` goes.
+//! Header blocks of HTTP/2 (HPACK), as far as `:authority` is concerned.
 //!
-//! Nothing here decides by `:authority`, but h2 resets a stream whose authority is none of a URI, and clients send such:
-//! Envoy the name of a cluster, Istio `outbound|8081||limits.default`, gRPC on a UNIX socket an encoded path. Such a value
-//! is replaced by another of the same length. So both sides' dynamic tables stay alike, and no table is kept here.
+//! This service ignores `:authority`, but h2 resets a stream whose authority isn't valid in a URI, and clients send
+//! such: Envoy the name of a cluster, Istio `outbound|8081||limits.default`, gRPC on a UNIX socket an encoded path.
+//! Such a value is replaced by one of the same length. So the dynamic tables of both sides stay alike, and no table is
+//! kept here.
 
 use std::borrow::Cow;
 
@@ -11,31 +12,31 @@ use http::uri::Authority;
 /// The index of `:authority` in the static table.
 const AUTHORITY: usize = 1;
 const NAME: &[u8] = b":authority";
-/// What stands in for an authority, as often as it has bytes.
+/// The byte that replaces each byte of an invalid authority.
 const STAND_IN: u8 = b'a';
 
-/// A string of a block.
+/// A string literal of a block.
 struct HpackString<'b> {
     bytes: &'b [u8],
     is_huffman: bool,
 }
 
-/// How a field is represented, as far as it matters.
+/// The representation of a field.
 enum FieldForm {
     /// The whole field is in a table.
     Indexed,
-    /// Its value is in the block, and both sides add the field to their tables.
+    /// A literal that both sides add to their dynamic tables.
     Added,
-    /// Its value is in the block.
+    /// A literal that isn't added.
     Literal,
-    /// No field: the size of the table.
+    /// No field, but a change of the table's size.
     Size,
 }
 
-/// A block whose `:authority` h2 takes; none if it takes the one that it has, or if the block is none at all.
+/// A block with a valid `:authority`; `None` if it is valid already, or the block is malformed.
 pub(super) fn with_valid_authority(block: &[u8]) -> Option<Vec<u8>> {
     let mut edited: Option<Vec<u8>> = None;
-    // Up to here the block is in what was edited.
+    // The end of the part of the block that is copied to `edited`.
     let mut copied = 0;
     let mut rest = block;
     while let Some(first) = rest.first() {
@@ -51,7 +52,7 @@ pub(super) fn with_valid_authority(block: &[u8]) -> Option<Vec<u8>> {
             FieldForm::Size => continue,
             FieldForm::Indexed => {
                 if index == AUTHORITY {
-                    // The static table has it without a value, which is none.
+                    // The static table has `:authority` without a value, which is invalid, so the field is left out.
                     let out = edited.get_or_insert_default();
                     out.extend_from_slice(&block[copied..start]);
                     copied = block.len() - rest.len();
@@ -73,7 +74,8 @@ pub(super) fn with_valid_authority(block: &[u8]) -> Option<Vec<u8>> {
         }
         let value = value.decoded()?;
         if Authority::try_from(&*value).is_ok() || (value.is_empty() && is_added) {
-            // One that is empty and added can't be replaced by any of its length: h2 resets the stream, which is counted.
+            // An empty value that is added can't be replaced at the same length. h2 resets the stream, which is
+            // counted.
             continue;
         }
         let out = edited.get_or_insert_default();
@@ -93,7 +95,7 @@ pub(super) fn with_valid_authority(block: &[u8]) -> Option<Vec<u8>> {
 
 impl HpackString<'_> {
     fn is(&self, other: &[u8]) -> bool {
-        // No code is shorter than 5 bits, or longer than 30.
+        // No code is shorter than 5 bits or longer than 30, so at most 4 bytes stand for one.
         let may_be = !self.is_huffman || self.bytes.len() <= other.len() * 4;
         may_be && self.decoded().is_some_and(|own| *own == *other)
     }
@@ -122,7 +124,7 @@ fn integer(rest: &mut &[u8], prefix: u32) -> Option<usize> {
                 break;
             }
             shift += 7;
-            // Longer than any block.
+            // More than 28 bits: longer than any block.
             if shift > 21 {
                 return None;
             }
@@ -159,8 +161,8 @@ fn text<'b>(rest: &mut &'b [u8]) -> Option<HpackString<'b>> {
     Some(HpackString { bytes, is_huffman })
 }
 
-/// How many bits the code of each byte has (RFC 7541, appendix B). Codes of one length follow each other in the order of
-/// their bytes, and begin where those of the length before end.
+/// The code length in bits of each byte (RFC 7541, appendix B). The codes of one length are consecutive in the order of
+/// their bytes, and begin where the codes of the shorter length end.
 #[rustfmt::skip]
 const BITS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -179,7 +181,7 @@ const LONGEST: usize = 30;
 struct HuffmanCodes {
     first: u32,
     count: u32,
-    /// Where their bytes begin.
+    /// The index of their first byte.
     at: usize,
 }
 
@@ -195,6 +197,7 @@ const fn codes() -> ([HuffmanCodes; LONGEST + 1], [u8; 256]) {
     let (mut lengths, mut bytes) = ([none; LONGEST + 1], [0; 256]);
     let (mut bits, mut at, mut code) = (1, 0, 0);
     while bits <= LONGEST {
+        // A canonical code: the first code of a length continues the last one of the shorter length.
         code <<= 1;
         lengths[bits].first = code;
         lengths[bits].at = at;
@@ -213,7 +216,7 @@ const fn codes() -> ([HuffmanCodes; LONGEST + 1], [u8; 256]) {
     (lengths, bytes)
 }
 
-/// What a string of Huffman codes says; none if it isn't one.
+/// Decodes Huffman-coded bytes; `None` if they are malformed.
 fn decode_huffman(coded: &[u8]) -> Option<Vec<u8>> {
     let (lengths, bytes) = &CODES;
     let mut out = Vec::with_capacity(coded.len() * 8 / 5);
@@ -229,7 +232,7 @@ fn decode_huffman(coded: &[u8]) -> Option<Vec<u8>> {
             }
         }
     }
-    // The last byte is filled up with ones.
+    // The last byte is padded with ones (RFC 7541, 5.2), by less than a byte.
     (bits < 8 && code == (1 << bits) - 1).then_some(out)
 }
 
@@ -264,7 +267,7 @@ mod tests {
         for (coded, text) in cases {
             assert_eq!(decode_huffman(coded).as_deref(), Some(text));
         }
-        // The code that ends nothing, and a last byte that isn't filled with ones, or is filled whole.
+        // The end-of-string code, and a last byte whose padding isn't all ones, or is a whole byte.
         for broken in [&[0xff; 4][..], &[0x00], &[0xff]] {
             assert_eq!(decode_huffman(broken), None, "{broken:?}");
         }

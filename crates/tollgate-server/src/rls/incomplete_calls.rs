@@ -1,39 +1,40 @@
-//! Calls whose message isn't complete: how many there may be of all clients together, and how much of their messages is
-//! kept.
+//! Bounds on incomplete calls, whose messages haven't arrived completely: their number over all clients, and the bytes
+//! of their messages.
 //!
-//! A proxy sends a call in one write, so next to none of its calls wait. Once too many do, those of connections that have
-//! few, and messages that are short, still find room: whoever begins many calls and ends none keeps nobody else out.
+//! A proxy sends a call in one write, so almost none of its calls are incomplete. Beyond the bounds, connections with
+//! few such calls, and short messages, are still accepted: a client that begins many calls and completes none keeps no
+//! other client out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Calls that may wait for their messages, of all connections together.
+/// The most incomplete calls of all connections together.
 const MAX_CALLS: usize = 16_384;
-/// A connection may have so many of them at any time.
+/// A connection may always have this many.
 const CALLS_OF_ANY: usize = 4;
-/// Bytes that may be kept of messages that aren't complete.
+/// The most bytes of all incomplete messages together.
 const MAX_BYTES: usize = 64 << 20;
-/// A message may have so many of them at any time.
+/// A message may always have this many.
 const BYTES_OF_ANY: usize = 1_024;
 
-/// All calls of a service that wait. Counts are relaxed: nothing else depends on them.
+/// The incomplete calls of a service. The counts are relaxed: nothing else depends on them.
 #[derive(Debug, Default)]
 pub(crate) struct IncompleteCalls {
     calls: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// One call that waits.
+/// One incomplete call.
 #[derive(Debug)]
 pub(super) struct IncompleteCall {
     all: Arc<IncompleteCalls>,
-    /// Held by all of its connection, which are counted so.
+    /// Shared by all incomplete calls of a connection: its strong count is their number, plus one.
     _of_connection: Arc<()>,
     bytes: usize,
 }
 
 impl IncompleteCall {
-    /// One more call of a connection; none if there are too many.
+    /// Adds a call of a connection; `None` if there are too many.
     pub(super) fn enter(all: &Arc<IncompleteCalls>, of_connection: &Arc<()>) -> Option<Self> {
         let before = all.calls.fetch_add(1, Ordering::Relaxed);
         let own = Self {
@@ -41,12 +42,12 @@ impl IncompleteCall {
             _of_connection: Arc::clone(of_connection),
             bytes: 0,
         };
-        // The connection itself holds one, and so does the new one.
+        // The connection itself and the new call have one reference each.
         let others = Arc::strong_count(of_connection) - 2;
         (before < MAX_CALLS || others < CALLS_OF_ANY).then_some(own)
     }
 
-    /// Whether its message may have so many bytes while it isn't complete.
+    /// Whether its message may have this many bytes while it is incomplete.
     pub(super) fn may_keep(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         self.bytes += more;

@@ -1,8 +1,8 @@
-//! Protocol buffers, as far as the rate-limit service reads them: fields that borrow from a message.
+//! Decodes protobuf messages, as far as the rate-limit service needs it. Fields borrow from the message.
 
 use derive_more::Display;
 
-/// What a message says that is none.
+/// Why a message is malformed.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub(crate) enum ProtobufError {
     /// It ends inside a field.
@@ -11,13 +11,13 @@ pub(crate) enum ProtobufError {
     /// A number of more than 64 bits.
     #[display("a number of more than 64 bits")]
     Number,
-    /// A field of number zero, or of a kind that there isn't.
+    /// A field with the number zero, or of an unknown wire type.
     #[display("a field of a number or a kind that there isn't")]
     Field,
     /// Text that isn't UTF-8.
     #[display("text that isn't UTF-8")]
     Text,
-    /// A field that holds another kind of value than its number says.
+    /// A field whose value has an unexpected wire type.
     #[display("field {field} has a value of another kind than it should")]
     Kind { field: u64 },
 }
@@ -27,7 +27,7 @@ pub(crate) enum ProtobufError {
 pub(crate) enum FieldValue<'m> {
     Number(u64),
     Bytes(&'m [u8]),
-    /// Four or eight bytes, which no field that is known here has.
+    /// Four or eight bytes, which no known field has.
     Fixed,
 }
 
@@ -114,7 +114,7 @@ impl<'m> FieldValue<'m> {
         }
     }
 
-    /// As a field of 32 bits reads it: the rest is cut off.
+    /// A number as a field of 32 bits: the upper bits are cut off.
     pub(crate) const fn small(self, field: u64) -> Result<u32, ProtobufError> {
         match self {
             #[expect(clippy::cast_possible_truncation, reason = "what the encoding says")]

@@ -1,4 +1,4 @@
-//! `grpc.reflection`: a stream of questions about the services, each answered before the next is read.
+//! `grpc.reflection`: a stream of queries about the services. Each is answered before the next is read.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -14,29 +14,29 @@ use super::file_descriptors::FILES;
 use super::protobuf_reader::{FieldReader, ProtobufError};
 use crate::request_bounds::RequestBounds;
 
-/// gRPC's number for what isn't there.
+/// gRPC's status code NOT_FOUND.
 const NOT_FOUND: u64 = 5;
 
-/// What a client asks.
+/// A client's query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReflectionQuery<'m> {
     File(&'m str),
     Symbol(&'m str),
-    /// Extensions, of which there are none.
+    /// Extensions; there are none.
     Extension,
     Services,
-    /// A question of another version.
+    /// A query that isn't known.
     Unknown,
 }
 
-/// The messages of a stream that the client sends.
+/// The queries of a stream.
 struct QueryStream<'b> {
     stream: RecvStream,
     bytes: Vec<u8>,
     bounds: &'b RequestBounds,
 }
 
-/// Answers until the client has no more questions.
+/// Answers queries until the client closes its side of the stream.
 pub(crate) async fn serve(
     bounds: &RequestBounds,
     asks: RecvStream,
@@ -76,13 +76,13 @@ fn slow(what: &str, time: Duration) -> GrpcStatus {
 }
 
 impl QueryStream<'_> {
-    /// The next message; none if there won't be one.
+    /// The next message; `None` at the end of the stream.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, GrpcStatus> {
         loop {
             if let Some(message) = self.take()? {
                 return Ok(Some(message));
             }
-            // Between questions a client may think for long; within one it is sending.
+            // Between queries a client may be idle for long; a query that has begun has the request timeout.
             let (time, what) = match self.bytes.len() {
                 0 => (self.bounds.idle_timeout, "nothing was asked"),
                 _ => (self.bounds.request_timeout, "the message wasn't sent"),
@@ -91,7 +91,7 @@ impl QueryStream<'_> {
             match data.map_err(|_| slow(what, time))? {
                 Some(Ok(bytes)) => {
                     self.bytes.extend_from_slice(&bytes);
-                    // It fails if the connection is over, which is seen when more is read.
+                    // Releasing fails if the connection has closed, which the next read shows.
                     let _ = self.stream.flow_control().release_capacity(bytes.len());
                 }
                 Some(Err(error)) => return Err(GrpcStatus::invalid(error)),
@@ -101,7 +101,7 @@ impl QueryStream<'_> {
         }
     }
 
-    /// A message that is there as a whole.
+    /// Takes a message that has arrived completely.
     fn take(&mut self) -> Result<Option<Vec<u8>>, GrpcStatus> {
         let Some(prefix) = self.bytes.first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -134,7 +134,7 @@ impl<'m> ReflectionQuery<'m> {
     }
 }
 
-/// A `ServerReflectionResponse`, with the question in it.
+/// A `ServerReflectionResponse`, which repeats the query.
 fn answer(question: &[u8]) -> Result<Bytes, ProtobufError> {
     let asked = ReflectionQuery::read(question)?;
     let mut out = vec![0; PREFIX];

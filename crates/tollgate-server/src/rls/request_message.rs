@@ -1,4 +1,4 @@
-//! What Envoy asks: `envoy.service.ratelimit.v3.RateLimitRequest`, borrowed from the message.
+//! `envoy.service.ratelimit.v3.RateLimitRequest`, Envoy's request, borrowed from the message.
 
 use std::borrow::Cow;
 
@@ -7,25 +7,25 @@ use tollgate_engine::facts::{Descriptor, Unit, text_of_bytes};
 
 use super::protobuf_reader::{FieldReader, FieldValue, ProtobufError};
 
-/// Entries of all descriptors that need no allocation.
+/// How many entries of all descriptors need no allocation.
 const ENTRIES: usize = 16;
-/// Descriptors that need no allocation.
+/// How many descriptors need no allocation.
 const DESCRIPTORS: usize = 4;
 
-/// A request, as it was sent.
+/// A decoded request.
 #[derive(Debug, Default)]
 pub(crate) struct RequestMessage<'m> {
     pub(crate) domain: Cow<'m, str>,
-    /// What the whole request costs; Envoy sends zero and means one.
+    /// The cost of the whole request. Envoy sends 0 and means 1.
     pub(crate) hits_addend: u32,
     entries: SmallVec<[(Cow<'m, str>, Cow<'m, str>); ENTRIES]>,
     descriptors: SmallVec<[DescriptorHead; DESCRIPTORS]>,
 }
 
-/// A descriptor, but for its entries, which lie with those of the others.
+/// A descriptor without its entries, which are stored with those of the others.
 #[derive(Clone, Copy, Debug, Default)]
 struct DescriptorHead {
-    /// Where its entries end.
+    /// The end of its entries; they begin at the previous descriptor's end.
     end: usize,
     limit: Option<(u32, Unit)>,
     cost: Option<u64>,
@@ -33,7 +33,7 @@ struct DescriptorHead {
 }
 
 impl<'m> RequestMessage<'m> {
-    /// Reads a message. Fields that are unknown are passed over, as the encoding wants it.
+    /// Decodes a message. Unknown fields are skipped, as protobuf requires.
     pub(crate) fn read(message: &'m [u8]) -> Result<Self, ProtobufError> {
         let mut request = Self::default();
         for field in FieldReader::of(message) {
@@ -71,7 +71,7 @@ impl<'m> RequestMessage<'m> {
         each.map(|(key, value)| (&**key, &**value)).collect()
     }
 
-    /// What was asked, in the engine's words, by these entries.
+    /// The descriptors in the engine's types, over these entries.
     pub(crate) fn descriptors<'e>(
         &self,
         entries: &'e [(&'e str, &'e str)],
@@ -91,7 +91,7 @@ impl<'m> RequestMessage<'m> {
     }
 }
 
-/// A key and a value: of any bytes, since clients choose the values, and an error would let them pass.
+/// A key and a value. They may be any bytes, as clients choose the values: an error would let such requests pass.
 fn entry(message: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), ProtobufError> {
     let mut entry = (Cow::Borrowed(""), Cow::Borrowed(""));
     for field in FieldReader::of(message) {
@@ -104,7 +104,7 @@ fn entry(message: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), ProtobufError> 
     Ok(entry)
 }
 
-/// A limit in place of the configured one; none if its unit is none.
+/// A limit that replaces the configured one; `None` if it has no valid unit.
 fn limit(message: &[u8]) -> Result<Option<(u32, Unit)>, ProtobufError> {
     let (mut requests, mut unit) = (0, None);
     for field in FieldReader::of(message) {
@@ -117,19 +117,19 @@ fn limit(message: &[u8]) -> Result<Option<(u32, Unit)>, ProtobufError> {
     Ok(unit.map(|unit| (requests, unit)))
 }
 
-/// The units of `envoy.type.v3.RateLimitUnit`, whose numbers begin at one.
+/// The units of `envoy.type.v3.RateLimitUnit`, whose numbers begin at 1.
 pub(crate) const UNITS: [Unit; 6] = {
     use Unit::{Day, Hour, Minute, Month, Second, Year};
     [Second, Minute, Hour, Day, Month, Year]
 };
 
-/// The unit of a number; none of zero, and of those that there aren't.
+/// The unit of a number; `None` for 0 and unknown numbers.
 pub(crate) fn unit_of(number: u64) -> Option<Unit> {
     let place = usize::try_from(number.checked_sub(1)?).ok()?;
     UNITS.get(place).copied()
 }
 
-/// The value of a number that is a message of its own, so that zero and nothing are two.
+/// The value of a wrapper message, which distinguishes 0 from an absent value.
 fn wrapped(message: &[u8]) -> Result<u64, ProtobufError> {
     let mut number = 0;
     for field in FieldReader::of(message) {

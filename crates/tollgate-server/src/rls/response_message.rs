@@ -1,4 +1,4 @@
-//! What Envoy is told: `envoy.service.ratelimit.v3.RateLimitResponse`.
+//! `envoy.service.ratelimit.v3.RateLimitResponse`, Envoy's response.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::rls_outcome::{CurrentLimit, DescriptorAnswer, RlsOutcome};
 const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
 
-/// Writes an answer.
+/// Writes a response.
 pub(crate) fn write_response(out: &mut Vec<u8>, decided: &RlsOutcome) {
     number(out, 1, code(decided.answer.is_allowed));
     for one in &decided.statuses {
@@ -33,7 +33,7 @@ pub(crate) fn write_response(out: &mut Vec<u8>, decided: &RlsOutcome) {
     }
 }
 
-/// Whether an answer lets a request pass: the code is its first field.
+/// Whether a response allows the request: the code is its first field.
 pub(crate) fn is_allowed(message: &[u8]) -> bool {
     message.starts_with(&[1 << 3, 1])
 }
@@ -59,13 +59,13 @@ fn current_limit(out: &mut Vec<u8>, limit: &CurrentLimit) {
     bytes(out, 3, limit.name.as_deref().unwrap_or_default().as_bytes());
 }
 
-/// The numbers of `RateLimitResponse.RateLimit.Unit`: those of requests, and then a week.
+/// The numbers of `RateLimitResponse.RateLimit.Unit`: those of requests, and then the week.
 fn unit_number(unit: Unit) -> u64 {
     let place = UNITS.iter().position(|own| *own == unit);
     place.unwrap_or(UNITS.len()) as u64 + 1
 }
 
-/// A `google.protobuf.Duration`, which has room for ten thousand years.
+/// A `google.protobuf.Duration`, whose maximum is about ten thousand years.
 fn duration(out: &mut Vec<u8>, time: Duration) {
     const LONGEST: u64 = 315_576_000_000;
     number(out, 1, time.as_secs().min(LONGEST));
@@ -74,12 +74,12 @@ fn duration(out: &mut Vec<u8>, time: Duration) {
     }
 }
 
-/// A field of a `google.protobuf.Struct` that is text.
+/// A text field of a `google.protobuf.Struct`.
 fn write_metadata(out: &mut Vec<u8>, name: &str, text: &str) {
     message(out, 1, |out| {
         bytes(out, 1, name.as_bytes());
         message(out, 2, |out| {
-            // Written though it may be empty: a value of no kind is none.
+            // Written even if it is empty: a `Value` without a kind is invalid.
             varint(out, 3 << 3 | 2);
             varint(out, text.len() as u64);
             out.extend_from_slice(text.as_bytes());

@@ -1,4 +1,4 @@
-//! What was decided, as Envoy is told of it: by rules, or by trees.
+//! The outcome of a descriptor request, in Envoy's terms: from rules, or from trees.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -17,27 +17,27 @@ use super::rls_request::{RlsRequest, Undecided};
 use crate::decision_answer::{DecisionAnswer, DecisionReport, LimitText, unix_time_for};
 use crate::settings::ShadowVisibility;
 
-/// What was decided.
+/// The outcome of a request.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RlsOutcome {
     pub(crate) answer: DecisionReport<'static>,
     /// One for each descriptor.
     pub(crate) statuses: Vec<DescriptorAnswer>,
-    /// Why it was refused if nothing was decided: a name, and what is told by it.
+    /// Why the request was denied without a decision: a name and a text for the metadata.
     pub(crate) failure: Option<(&'static str, String)>,
-    /// Header fields for the client.
+    /// Header fields for Envoy's client.
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-/// What an answer shows beside the decision.
+/// The settings of an answer.
 #[derive(Clone, Copy)]
 pub(super) struct AnswerSettings<'a> {
-    /// Header fields in these dialects.
+    /// The dialects of the header fields.
     pub(super) dialects: &'a [HeaderDialect],
     pub(super) shadow: ShadowVisibility,
 }
 
-/// What is told of one descriptor.
+/// The answer for one descriptor.
 #[derive(Debug, PartialEq)]
 pub(crate) struct DescriptorAnswer {
     pub(crate) is_allowed: bool,
@@ -45,7 +45,7 @@ pub(crate) struct DescriptorAnswer {
     pub(crate) remaining: u32,
 }
 
-/// A limit, as Envoy is told of it.
+/// A limit, in Envoy's terms.
 #[derive(Debug, PartialEq)]
 pub(crate) struct CurrentLimit {
     pub(crate) requests: u32,
@@ -55,38 +55,37 @@ pub(crate) struct CurrentLimit {
 }
 
 impl RlsOutcome {
-    /// Of so many descriptors, of none of which there is more to say.
-    fn of(descriptors: usize, told: DecisionReport<'static>) -> Self {
+    /// An outcome for this many descriptors, without their limits.
+    fn of(descriptors: usize, report: DecisionReport<'static>) -> Self {
         let status = || DescriptorAnswer {
-            is_allowed: told.is_allowed,
+            is_allowed: report.is_allowed,
             limit: None,
             remaining: 0,
         };
         Self {
             statuses: std::iter::repeat_with(status).take(descriptors).collect(),
-            answer: told,
+            answer: report,
             failure: None,
             headers: Vec::new(),
         }
     }
 
-    /// What the proxy can tell others of the decision: names and texts.
+    /// The dynamic metadata for the proxy: names and texts.
     pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, Cow<'_, str>); 4]> {
-        let told = &self.answer;
-        let rule = told.rule.iter().map(|rule| ("rule", &**rule));
-        let reason = told.reason.iter().map(|reason| ("reason", reason.name()));
-        let limit = told.limited_by.iter();
+        let report = &self.answer;
+        let rule = report.rule.iter().map(|rule| ("rule", &**rule));
+        let reason = report.reason.iter().map(|reason| ("reason", reason.name()));
+        let limit = report.limited_by.iter();
         let limit = limit.map(|limit| ("limited_by", limit.as_str()));
         let failure = self.failure.iter();
         let failure = failure.map(|(name, text)| (*name, text.as_str()));
         let borrowed = rule.chain(reason).chain(limit).chain(failure);
         let all = borrowed.map(|(name, text)| (name, Cow::Borrowed(text)));
-        let shadow = (!told.shadow.is_empty()).then(|| Cow::Owned(told.shadow.join(", ")));
+        let shadow = (!report.shadow.is_empty()).then(|| Cow::Owned(report.shadow.join(", ")));
         all.chain(shadow.map(|rules| ("shadow", rules))).collect()
     }
 
-    /// Tells the client of a request that is denied when to come again, if it is told anything by header fields: Envoy adds them
-    /// to its 429.
+    /// Adds `retry-after` to a denial, if header fields are enabled: Envoy adds them to its 429.
     pub(super) fn add_retry_after(&mut self, dialects: &[HeaderDialect]) {
         let wait = self.answer.decision.as_ref().and_then(retry_after);
         if let (false, false, Some(seconds)) = (self.answer.is_allowed, dialects.is_empty(), wait) {
@@ -94,15 +93,16 @@ impl RlsOutcome {
         }
     }
 
-    /// The answer of trees and rules that both let a request pass: a limit is told before no limit.
+    /// Merges the outcomes of trees and rules that both allow a request. An outcome with a limit is shown before one
+    /// without.
     pub(super) fn merge(self, by_rules: Self) -> Self {
-        let (mut told, other) = if self.limits_nothing() {
+        let (mut shown, other) = if self.limits_nothing() {
             (by_rules, self)
         } else {
             (self, by_rules)
         };
-        told.answer.shadow.extend(other.answer.shadow);
-        told
+        shown.answer.shadow.extend(other.answer.shadow);
+        shown
     }
 
     fn limits_nothing(&self) -> bool {
@@ -110,7 +110,7 @@ impl RlsOutcome {
     }
 }
 
-/// The fields that show a limit, in the dialects that were chosen.
+/// The rate-limit header fields, in the configured dialects.
 fn headers(dialects: &[HeaderDialect], limits: &[ShownLimit<'_>]) -> Vec<(&'static str, String)> {
     let mut written = Vec::new();
     if !dialects.is_empty() {
@@ -121,18 +121,18 @@ fn headers(dialects: &[HeaderDialect], limits: &[ShownLimit<'_>]) -> Vec<(&'stat
     written
 }
 
-/// What is told where nothing limits.
+/// The outcome where no limit applies.
 pub(super) fn unlimited(descriptors: usize) -> RlsOutcome {
     RlsOutcome::of(descriptors, DecisionReport::unlimited(true))
 }
 
-/// What is told of a request that no limit's decision denies.
+/// A denial that no limit has decided.
 pub(super) fn denied(descriptors: usize, reason: Option<DenyReason>) -> RlsOutcome {
-    let told = DecisionReport::unlimited(false);
-    RlsOutcome::of(descriptors, DecisionReport { reason, ..told })
+    let report = DecisionReport::unlimited(false);
+    RlsOutcome::of(descriptors, DecisionReport { reason, ..report })
 }
 
-/// A denial, as it is counted, of what could never pass: an error would let it pass.
+/// The denial of a request that could never pass. An error instead could let it pass.
 fn too_large(descriptors: usize, what: &impl ToString) -> RlsOutcome {
     RlsOutcome {
         failure: Some(("failure", what.to_string())),
@@ -140,7 +140,7 @@ fn too_large(descriptors: usize, what: &impl ToString) -> RlsOutcome {
     }
 }
 
-/// What rules have said: the first descriptor tells the limit.
+/// The outcome of rules: the first descriptor shows the limit.
 pub(super) fn outcome_of_rules(
     descriptors: usize,
     answered: &DecisionAnswer<'_>,
@@ -152,8 +152,8 @@ pub(super) fn outcome_of_rules(
     if let Some(what) = answered.too_much() {
         return Ok(too_large(descriptors, &what));
     }
-    let told = DecisionReport::of(answered, shows.shadow).into_owned();
-    let mut decided = RlsOutcome::of(descriptors, told);
+    let report = DecisionReport::of(answered, shows.shadow).into_owned();
+    let mut decided = RlsOutcome::of(descriptors, report);
     let decision = &answered.decision;
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     if !decision.is_unlimited()
@@ -174,7 +174,7 @@ pub(super) fn outcome_of_rules(
     Ok(decided)
 }
 
-/// What trees have said.
+/// The outcome of trees.
 pub(super) fn outcome_of_trees(
     question: &RlsRequest<'_>,
     verdict: &DescriptorFindings,
@@ -231,8 +231,8 @@ pub(super) fn outcome_of_trees(
     })
 }
 
-/// What header fields show of the limits of all descriptors: the one that decided first, then the one with the fewest left. Of
-/// limits with one name the first.
+/// The limits that header fields show: the deciding one first, then those with the fewest remaining tokens. Of several
+/// limits with one name the first is shown.
 fn header_limits<'a>(
     domain: &'a str,
     decider: Option<&'a DescriptorStatus>,
@@ -253,7 +253,7 @@ fn header_limits<'a>(
     all
 }
 
-/// What header fields show of a descriptor's limit. One that the request brought along has no name but its domain's.
+/// The limit of a descriptor for header fields. A limit that the request brought along has its domain's name.
 fn header_limit<'a>(domain: &'a str, status: &'a DescriptorStatus) -> Option<ShownLimit<'a>> {
     let (limit, decision) = (status.current_limit.as_ref()?, status.decision.as_ref()?);
     let name = limit.name.as_deref().or(status.limit.as_deref());

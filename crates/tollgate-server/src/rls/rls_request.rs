@@ -1,4 +1,4 @@
-//! What Envoy asks, as it is decided: a domain, its descriptors, and what that costs.
+//! Envoy's request in the form in which it is decided: a domain, its descriptors, and the cost.
 
 use derive_more::Display;
 use tollgate_engine::engine::DescriptorRequest;
@@ -8,29 +8,29 @@ use crate::decision_answer::store_unreachable_for;
 use crate::request_bounds::RequestBounds;
 use crate::reservations::CapacityExceeded;
 
-/// What is asked: a domain, its descriptors, and what the whole request costs.
+/// A request: a domain, its descriptors, and the cost of the whole request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RlsRequest<'a> {
     pub(crate) domain: &'a str,
     pub(crate) descriptors: &'a [Descriptor<'a>],
-    /// Envoy sends zero and means one.
+    /// Envoy sends 0 and means 1.
     pub(crate) hits_addend: u32,
 }
 
-/// Why nothing was decided.
+/// Why a request is undecided.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Undecided {
-    /// The question makes no sense.
+    /// The request is malformed.
     Invalid(String),
-    /// The store can't be asked about this limit, and nothing passes without it.
+    /// The store is unreachable, and this limit's fallback is closed.
     #[display("{}", store_unreachable_for(_0))]
     Unavailable(String),
-    /// What it would hold can't be kept.
+    /// There is no capacity for its permits.
     Full(CapacityExceeded),
 }
 
 impl RlsRequest<'_> {
-    /// What a request like this is known by: its domain and its entries.
+    /// The key of such a request: its domain and its entries.
     pub(super) fn request_key(&self) -> Vec<u8> {
         let mut name = vec![b'd'];
         let entries = self.descriptors.iter().flat_map(|one| one.entries);
@@ -42,8 +42,8 @@ impl RlsRequest<'_> {
         name
     }
 
-    /// What rules are charged or given back, once a request: what the first of its descriptors says that isn't zero.
-    /// None if nothing is said: it is one then, or what the rule says.
+    /// What rules are charged or refunded, once for the request: the first cost of its descriptors that isn't zero.
+    /// `None` if no cost is set: then it is 1, or the rule's own cost.
     pub(super) fn cost(&self) -> Option<u64> {
         let whole = self.whole_cost();
         let gives_back = self.is_refund();
@@ -55,7 +55,7 @@ impl RlsRequest<'_> {
         costs.find(|cost| *cost != Some(0)).unwrap_or(Some(0))
     }
 
-    /// What each descriptor costs that says nothing else.
+    /// The cost of each descriptor that sets none.
     pub(super) fn whole_cost(&self) -> Option<u64> {
         (self.hits_addend > 0).then(|| u64::from(self.hits_addend))
     }
@@ -65,18 +65,18 @@ impl RlsRequest<'_> {
         self.descriptors.iter().any(|one| one.limit.is_some())
     }
 
-    /// All of it is given back.
+    /// Whether all descriptors are refunds.
     pub(super) fn is_refund(&self) -> bool {
         self.descriptors.iter().all(|one| one.refund)
     }
 
-    /// Nothing is taken: who looks or gives back holds no slot afterwards.
+    /// Whether no descriptor takes tokens: a peek or a refund holds no permits.
     pub(super) fn is_free(&self) -> bool {
         let takes = |one: &Descriptor<'_>| !one.refund && one.cost != Some(0);
         !self.descriptors.iter().any(takes)
     }
 
-    /// The same with the part of limits that come along, where several count apart.
+    /// The descriptors with this replica's share of the limits that come along; `None` if nothing changes.
     pub(super) fn divided_descriptors(&self, by: u32) -> Option<Vec<Descriptor<'_>>> {
         if by <= 1 || !self.brings_limit() {
             return None;
@@ -89,7 +89,7 @@ impl RlsRequest<'_> {
         Some(each.collect())
     }
 
-    /// The same for the engine's trees.
+    /// The request in the type of the engine's trees.
     pub(super) fn descriptor_request(&self) -> DescriptorRequest<'_> {
         DescriptorRequest {
             domain: self.domain,

@@ -1,9 +1,9 @@
-//! What h2 reads and writes, looked at on its way: h2 takes all that is there before it hands over a call, so streams are
-//! let in by turns, and floods end before they take a core.
+//! The byte stream under h2, which filters frames on their way. h2 reads all available input before it hands over a
+//! call, so the transport admits streams in batches, and stops floods before they occupy a core.
 //!
-//! h2's own bound of streams that are reset before they are accepted ends the connection, and with it all calls of a proxy
-//! whose clients hang up. Here a turn has so few streams that no such bound is needed: all of a turn are accepted before
-//! the next begins.
+//! h2's own bound on streams that are reset before they are accepted would end the connection, and with it all calls of
+//! a proxy whose clients hang up. A batch has so few streams that no such bound is needed: all streams of a batch are
+//! accepted before the next begins.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -22,29 +22,29 @@ use super::frames::{AcceptTurn, ControlBudget, ErrorScope, FrameReader, SentFram
 use crate::connection::IDLE_BUFFER_BYTES;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 
-/// The most that is read in one call.
+/// The most bytes of one read.
 const READ: usize = 16 * 1024;
-/// A client that reads this much within the time of a request reads.
+/// A client that reads this many bytes within the request timeout isn't stalled.
 const READS: usize = 16 * 1024;
 
-/// What h2 has in place of a stream of bytes.
+/// The byte stream that h2 uses.
 pub(super) struct Transport<S> {
     stream: S,
     turn: Arc<AcceptTurn>,
     control: ControlBudget,
     reader: FrameReader,
-    /// Read, and not looked at.
+    /// Bytes that were read, but not filtered yet.
     unparsed: Vec<u8>,
-    /// Looked at, and not handed over, from this byte on.
+    /// Filtered bytes, which h2 has read up to `consumed`.
     ready: Vec<u8>,
     consumed: usize,
     is_at_end: bool,
     sent: SentFrames,
     errors: ErrorSource,
-    /// Since when the client doesn't read, and how much it read since.
+    /// The timeout since the client stopped reading, and the bytes it has read since.
     stalled: Option<Pin<Box<Sleep>>>,
     read_since: usize,
-    /// The time in which a client reads what is written.
+    /// The timeout for writes.
     patience: Duration,
 }
 
@@ -72,7 +72,7 @@ impl<S> Transport<S> {
         }
     }
 
-    /// Looks at bytes that were read, behind those that were left before.
+    /// Filters new bytes, behind those not filtered yet.
     fn read_frames(&mut self, bytes: &[u8]) {
         let mut gate = TurnGate {
             turn: &self.turn,
@@ -92,7 +92,7 @@ impl<S> Transport<S> {
         }
     }
 
-    /// Hands over what was looked at; whether that was anything.
+    /// Copies filtered bytes to the reader. Returns whether there were any.
     fn copy_ready(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
         let ready = &self.ready[self.consumed..];
         let now = ready.len().min(buffer.remaining());
@@ -106,7 +106,7 @@ impl<S> Transport<S> {
         now > 0
     }
 
-    /// So much of this was written.
+    /// Records that this many bytes were written.
     fn record_written(&mut self, slices: &[IoSlice<'_>], mut count: usize) {
         let (errors, turn) = (&self.errors, &self.turn);
         self.read_since += count;
@@ -116,7 +116,7 @@ impl<S> Transport<S> {
         for slice in slices {
             let now = count.min(slice.len());
             self.sent.read(&slice[..now], |scope, code| {
-                // A flood was recorded when it was found.
+                // The flood itself was recorded already.
                 if !turn.is_flooded() {
                     report(errors, scope, code);
                 }
@@ -125,7 +125,7 @@ impl<S> Transport<S> {
         }
     }
 
-    /// Nothing can be written: an error once that takes too long.
+    /// Called while nothing can be written: an error after the timeout.
     #[cold]
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let patience = self.patience;
@@ -140,7 +140,7 @@ impl<S> Transport<S> {
     }
 }
 
-/// What h2 tells a client that it did wrong. Streams that end without harm aren't errors.
+/// Records a protocol error that h2 reports to a client. Streams that end normally aren't errors.
 #[cold]
 fn report(errors: &ErrorSource, scope: ErrorScope, code: u32) {
     let reason = Reason::from(code);
@@ -169,7 +169,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
                 return Poll::Ready(Ok(()));
             }
             if own.turn.is_flooded() || own.turn.holds_back.load(Ordering::Relaxed) {
-                // The connection comes back by itself.
+                // The connection wakes itself when it has accepted the open streams.
                 return Poll::Pending;
             }
             if !own.unparsed.is_empty() {
@@ -182,7 +182,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
                 if own.turn.opened.load(Ordering::Relaxed) == 0 {
                     return Poll::Ready(Ok(()));
                 }
-                // h2 drops what isn't accepted once it knows of the end.
+                // h2 drops unaccepted streams once it sees the end, so the end is held back until all are accepted.
                 own.turn.holds_back.store(true, Ordering::Relaxed);
                 continue;
             }
@@ -224,7 +224,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
         self.stream.is_write_vectored()
     }
 
-    /// h2 flushes once all is written.
+    /// h2 flushes once everything is written, so the client isn't stalled.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let own = self.get_mut();
         own.stalled = None;

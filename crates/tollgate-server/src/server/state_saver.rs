@@ -1,4 +1,4 @@
-//! Saves the state of a service every few seconds and at its end, on a thread of its own.
+//! Saves the state of a service every few seconds and at shutdown, on a thread of its own.
 
 use std::io;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::service::Service;
 use crate::start_error::StartError;
 use crate::state::{Folder, StateOptions, Uptime, save_snapshot};
 
-/// Begins to keep the state of a service that is about to serve.
+/// Starts to save the state of a service, just before it serves clients.
 pub(crate) type StartSaver<B> =
     Box<dyn FnOnce(&Arc<Service<B>>) -> Result<StateSaver, StartError> + Send>;
 
-/// Keeps the state in this folder: a first snapshot is written before anybody is served, so that a folder that can't be
-/// written is told at the start.
+/// Starts to save the state in this folder. The first snapshot is written before the first client is served, so that an
+/// unwritable folder is a start error.
 pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
     folder: Folder,
     options: StateOptions,
@@ -40,7 +40,7 @@ pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
         };
         saver.save().map_err(StartError::State)?;
         if let Some(why) = lost.first() {
-            // It stays until the next start: what is forgotten doesn't come back.
+            // The concern stays until the next start, as the lost state doesn't return.
             let why = format!(
                 "state couldn't be read at the start, so what was spent before is forgotten: {why}"
             );
@@ -54,21 +54,21 @@ pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
     })
 }
 
-/// Why it is time to save.
+/// Why the state is saved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SaveReason {
-    /// The interval is over.
+    /// The save interval has passed.
     Interval,
-    /// The service ends: nothing is decided any more.
+    /// The service stops: there are no more decisions.
     End,
 }
 
-/// The thread that saves; dropped, it saves once more and ends.
+/// The thread that saves the state. On drop it saves once more and is joined.
 pub(crate) struct StateSaver {
-    /// Dropped when it is time for the last turn.
+    /// Dropped to request the last save.
     end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Dropped by the thread as it ends.
+    /// Closed by the thread when it ends.
     over: oneshot::Receiver<()>,
 }
 
@@ -84,7 +84,7 @@ impl StateSaver {
             loop {
                 let turn = match waited.recv_timeout(every) {
                     Err(RecvTimeoutError::Timeout) => SaveReason::Interval,
-                    // Nobody sends anything: the sender is dropped.
+                    // The sender never sends: it was dropped.
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => SaveReason::End,
                 };
                 save(turn);
@@ -100,11 +100,11 @@ impl StateSaver {
         })
     }
 
-    /// Saves once more, on its thread. Whoever stops waiting for it and drops it waits there until that is done: what is
-    /// half written is of no use.
+    /// Saves once more, on the saver's thread. If the caller stops waiting and drops the saver, the drop blocks until
+    /// the snapshot is written: a partly written one would be useless.
     pub(crate) async fn save_the_last(&mut self) {
         self.end = None;
-        // Nobody sends anything: the sender is dropped.
+        // The sender never sends: it was dropped.
         let _ = (&mut self.over).await;
     }
 }
@@ -113,7 +113,7 @@ impl Drop for StateSaver {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
-            // It doesn't panic; if it did, there is nobody to tell.
+            // The thread doesn't panic. If it did, nobody is left to report it to.
             let _ = thread.join();
         }
     }
@@ -124,27 +124,27 @@ struct SnapshotSaver<C: Clock + 'static, W: Clock + 'static> {
     service: Arc<Service<Memory<C, W>>>,
     folder: Folder,
     uptime: fn() -> Option<Uptime>,
-    /// Tells how long saving takes.
+    /// Measures how long a save takes.
     clock: Monotonic,
-    /// What the latest snapshot holds.
+    /// The state of the counters in the latest snapshot.
     saved: Option<SavedMark>,
-    /// Why the latest attempt failed.
+    /// Why the latest save failed.
     failing: Option<String>,
-    /// How often quotas couldn't be saved, as far as that was told.
+    /// The number of failed quota flushes that were already reported.
     failed_flushes: u64,
 }
 
-/// What tells whether there is something new to save.
+/// What is compared to find out whether there is something new to save.
 struct SavedMark {
     policy: Arc<Policy>,
     changes: u64,
-    /// Operators' orders: one that is changed gets another number, and another end if the clock was set back. And how often
-    /// each has acted.
+    /// Operators' overrides: the id, the expiry and the number of uses of each. A changed override has another id, or
+    /// another expiry after the clock was set back.
     orders: Vec<(u64, Timestamp, u64)>,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
-    /// Saves if there is something to save, and tells what came of it.
+    /// Saves if something has changed, and logs the outcome.
     fn save_if_due(&mut self, turn: SaveReason) {
         let quotas = match turn {
             SaveReason::Interval => self.quotas(),
@@ -154,6 +154,7 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
             }
         };
         let is_due = turn == SaveReason::End || self.failing.is_some() || self.has_changed();
+        // Another process may have replaced the folder: then nothing may be written there.
         let saved = match self.folder.is_own() {
             Ok(()) if is_due => self.save(),
             other => other,
@@ -161,7 +162,7 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
         self.log_outcome(saved.and(quotas), turn);
     }
 
-    /// How quotas fare, which save themselves.
+    /// The outcome of saving quotas, which have their own journal.
     fn quotas(&mut self) -> Result<(), String> {
         let stats = self.service.decider.engine.backend().quota_stats();
         let more = stats.failed_flushes - self.failed_flushes;
@@ -177,7 +178,7 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
             &self.service.decider.engine,
             &self.service.decider.throttle_keys,
         );
-        // Whatever is decided or settled from here on is seen as a change the next time.
+        // Read before the snapshot: a decision or settlement from here on counts as a change for the next save.
         let decided = engine.backend().changes() + cells.allowed_count();
         SavedMark {
             changes: decided + self.service.decider.reservations.settled(),
@@ -226,7 +227,7 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
         Ok(())
     }
 
-    /// Says what came of it, once for each reason.
+    /// Logs the outcome of a save, once for each new reason of failure.
     fn log_outcome(&mut self, saved: Result<(), String>, turn: SaveReason) {
         let (log, health) = (&self.service.monitor.log, &self.service.monitor.health);
         let why = saved.err();
@@ -276,7 +277,7 @@ mod tests {
         let mut ending = Box::pin(async move { keeper.save_the_last().await });
         assert!(ending.as_mut().now_or_never().is_none());
         begins.recv().expect("it has begun");
-        // A second signal: whoever waited drops it.
+        // A second signal: the waiting caller drops the saver.
         let dropped = thread::spawn(move || drop(ending));
         drop(go);
         dropped.join().expect("no panic");

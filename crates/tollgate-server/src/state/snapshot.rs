@@ -1,10 +1,10 @@
-//! All rates of a service in one file.
+//! The snapshot: all rates of a service in one file.
 //!
 //! # Format, version 1
 //! | words | what |
 //! |---|---|
 //! | 1 | wall time, nanoseconds since 1970 |
-//! | 1 · 1 · … | 1 if it is known how long the machine runs; how long, in nanoseconds; since which start of it, as bytes |
+//! | 1 · 1 · … | 1 if the uptime of the machine is known; the uptime in nanoseconds; the boot id, as bytes |
 //! | … | the engine's section |
 //! | … | the keys of `CL.THROTTLE` |
 
@@ -25,15 +25,15 @@ use crate::throttle_keys::LocalThrottleKeys;
 const KIND: &[u8; 8] = b"tollserv";
 const VERSION: u64 = 1;
 
-/// What a service goes on with.
+/// The restored state of a service.
 pub(crate) struct RestoredState<C: Clock + 'static, W: Clock + 'static> {
     pub(crate) engine: Engine<Memory<C, W>>,
     pub(crate) cells: LocalThrottleKeys<C>,
-    /// None without a snapshot.
+    /// `None` without a snapshot.
     pub(crate) restored: Option<RestoreReport>,
 }
 
-/// Why it doesn't.
+/// Why the state can't be restored.
 #[derive(Debug)]
 pub(super) enum RestoreFailure {
     Restore(RestoreError),
@@ -46,7 +46,7 @@ impl From<SnapshotError> for RestoreFailure {
     }
 }
 
-/// Writes all that is active now, and says how many keys that are. Decisions go on meanwhile.
+/// Saves all active keys. Returns how many. Decisions continue meanwhile.
 pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
     engine: &Engine<Memory<C, W>>,
     cells: &LocalThrottleKeys<C>,
@@ -54,7 +54,8 @@ pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
     uptime: fn() -> Option<Uptime>,
 ) -> Result<u64, SnapshotError> {
     let mut file = SnapshotWriter::create(path, KIND, VERSION)?;
-    // In this order: what passes in between counts as not passed.
+    // The wall clock is read before the uptime: the time between both reads then counts as not passed, so no tokens
+    // come back too early.
     file.word(engine.backend().times().wall.as_nanos())?;
     let (is_known, up) = match uptime() {
         Some(up) => (1, up),
@@ -69,7 +70,7 @@ pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
     Ok(keys + of_cells)
 }
 
-/// Goes on from the files of a folder, or from nothing where there are none.
+/// Restores the state from the files of a folder, or begins with none.
 pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     opening: &StateOpener<'_, C, W>,
     folder: &Folder,
@@ -118,7 +119,8 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     })
 }
 
-/// What the wall clock would show now had nobody set it since the snapshot, if the machine tells.
+/// The time that the wall clock would show if nobody had set it since the snapshot; `None` if the machine's uptime is
+/// unknown.
 fn unset_wall(
     file: &mut SnapshotReader,
     now: Option<Uptime>,

@@ -1,4 +1,4 @@
-//! The folder that a service keeps its state in: its own by a lock, and what is set aside there.
+//! The folder of a service's state: it is locked, and unreadable files are set aside in it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -6,11 +6,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// So many of a kind are kept that couldn't be read.
+/// How many files of each kind are kept aside.
 const KEPT_ASIDE: usize = 3;
 const ASIDE: &str = "damaged-";
 
-/// A folder that no other process keeps its state in for as long as this lives.
+/// A state folder, locked against other processes for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -18,10 +18,10 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it isn't there, for its owner alone, and locks it.
+    /// Creates the folder if it doesn't exist, for its owner alone, and locks it.
     ///
     /// # Errors
-    /// Why it can't be used, and what to do.
+    /// Why the folder can't be used, and what to do.
     pub(crate) fn lock(path: &Path) -> Result<Self, String> {
         let cant = |error: io::Error| {
             let path = path.display();
@@ -31,7 +31,7 @@ impl Folder {
         builder.recursive(true);
         builder.mode(0o700);
         builder.create(path).map_err(cant)?;
-        // Wherever the process goes later.
+        // Absolute, so that a change of the working directory doesn't matter.
         let path = fs::canonicalize(path).map_err(cant)?;
         let lock = lock_of(&path)?;
         Ok(Self {
@@ -40,8 +40,8 @@ impl Folder {
         })
     }
 
-    /// Whether it is still there and still its own. One that was taken away and put back is locked again; one that is
-    /// away isn't made, as it may be the place of a disk that comes back.
+    /// Checks that the folder still exists and is still locked. A folder that was removed and put back is locked again.
+    /// A missing folder isn't created, as it may be the mount point of a disk that comes back.
     ///
     /// # Errors
     /// Why nothing can be saved there.
@@ -66,17 +66,17 @@ impl Folder {
         self.path.join("quotas")
     }
 
-    /// Removes what a process left behind that was killed while it wrote a snapshot.
+    /// Removes the temporary files of a process that was killed while it wrote a snapshot.
     pub(crate) fn sweep(&self) {
         let is_left = |name: &str| name.starts_with("snapshot.") && name.ends_with(".tmp");
         for name in self.names().into_iter().filter(|name| is_left(name)) {
-            // It is in nobody's way.
+            // A file that stays does no harm.
             let _ = fs::remove_file(self.path.join(name));
         }
     }
 
-    /// Gives a file, or whatever is in its place, another name, by the second of now; of those before only the latest
-    /// are kept. That name.
+    /// Renames a file, or a folder in its place, by the current second. Only the latest few are kept. Returns the new
+    /// name.
     pub(crate) fn set_aside(&self, file: &Path, now: u64) -> io::Result<PathBuf> {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let start = format!("{name}.{ASIDE}");
@@ -85,19 +85,19 @@ impl Folder {
             .filter_map(|name| name.strip_prefix(&start)?.parse().ok())
             .collect();
         before.sort_unstable();
-        // A clock that was set back mustn't make the latest the first to go.
+        // If the clock was set back, the new file must still sort as the latest.
         let latest = before.last().map_or(0, |latest| latest.saturating_add(1));
         let aside = self.path.join(format!("{start}{}", now.max(latest)));
         fs::rename(file, &aside)?;
         for old in before.iter().rev().skip(KEPT_ASIDE - 1) {
             let old = self.path.join(format!("{start}{old}"));
-            // A folder isn't ours to empty.
+            // Files in a folder aren't ours to delete, so only an empty one is removed.
             let _ = fs::remove_file(&old).or_else(|_| fs::remove_dir(&old));
         }
         Ok(aside)
     }
 
-    /// Names of what is in it, as far as they are text.
+    /// The names in the folder, as far as they are UTF-8.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().into_string());
@@ -105,7 +105,7 @@ impl Folder {
     }
 }
 
-/// Locks a folder by a file in it, which tells who has it.
+/// Locks a folder by a file in it, which has the id of the process.
 fn lock_of(folder: &Path) -> Result<File, String> {
     let path = folder.join("lock");
     let cant = |error: io::Error| format!("can't keep state in {}: {error}", path.display());
@@ -123,7 +123,7 @@ fn lock_of(folder: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Why a folder can't be used that another process has.
+/// The error for a folder that another process uses.
 pub(crate) fn in_use(folder: &Path) -> String {
     let owner = fs::read_to_string(folder.join("lock")).unwrap_or_default();
     let owner = match owner.trim() {
@@ -134,7 +134,7 @@ pub(crate) fn in_use(folder: &Path) -> String {
     format!("{shown} is in use by {owner}: give each service a folder of its own by --state")
 }
 
-/// Whether this file has that name.
+/// Whether a path names this open file.
 fn is_same(file: &File, path: &Path) -> bool {
     let of = |found: io::Result<fs::Metadata>| found.map(|it| (it.dev(), it.ino())).ok();
     let own = of(file.metadata());
@@ -202,7 +202,7 @@ mod tests {
         let folder = Folder::lock(&scratch.path("own")).unwrap();
         let file = folder.snapshot();
         fs::write(folder.path().join("quotas.damaged-1"), "").unwrap();
-        // Twice in a second, and once by a clock that was set back.
+        // Two files in one second, and one after the clock was set back.
         for (number, now) in [10, 11, 11, 5, 20].into_iter().enumerate() {
             fs::write(&file, number.to_string()).unwrap();
             folder.set_aside(&file, now).unwrap();

@@ -23,15 +23,15 @@ use crate::throttle_keys::ThrottleKeys;
 
 mod before;
 
-/// What is asked: each is a rule, or a limit that the request brings along.
+/// The limits of the requests: rules, and a limit that the request brings along.
 const RULES: [&str; 5] = ["gcra", "token-bucket", "leaky", "sliding-log", "throttle"];
 const PERIOD: u64 = 60_000;
 const LIMIT: u64 = 10;
-/// What a restart may count as not passed: what uptimes are exact to, in milliseconds.
+/// The time that a restart may count as not passed: the resolution of uptimes, in milliseconds.
 const EXACT_TO: u64 = 10;
 
 thread_local! {
-    /// What the machine of a test says.
+    /// The uptime that the test's machine reports.
     static UPTIME: Cell<Option<Uptime>> = const { Cell::new(None) };
 }
 
@@ -39,7 +39,7 @@ fn uptime() -> Option<Uptime> {
     UPTIME.get()
 }
 
-/// The rules that are looked at, among others that come and go.
+/// The rules under test, among others that come and go.
 fn policy(version: usize) -> Policy {
     let rule = |name: &&str| {
         format!(
@@ -62,7 +62,7 @@ fn at(millis: u64) -> Timestamp {
     Timestamp::ZERO + Duration::from_millis(millis)
 }
 
-/// Something that happens.
+/// An event of a history.
 #[derive(Clone, Debug)]
 enum Step {
     Ask {
@@ -74,7 +74,7 @@ enum Step {
     Set(i64),
     Save,
     Reload(usize),
-    /// The process ends, and another one starts later on.
+    /// The process ends, and another one starts later.
     Restart {
         end: End,
         down: u64,
@@ -85,10 +85,10 @@ enum Step {
 
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// In order, with a last save.
+    /// A shutdown, with a last save.
     Stop,
     Crash,
-    /// A crash, and the machine starts anew.
+    /// A crash and a boot of the machine.
     Reboot,
 }
 
@@ -122,7 +122,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// What was admitted: of which rule, when by the time that the state counts, and how much.
+/// An admission: the rule, the time as the state counts it, and the cost.
 #[derive(Clone, Copy, Debug)]
 struct Admitted {
     rule: usize,
@@ -131,21 +131,21 @@ struct Admitted {
     is_lost: bool,
 }
 
-/// A machine, the process on it, and what it admitted.
+/// A machine, its process, and the admissions.
 struct World {
     scratch: TempFolder,
     /// True time, in milliseconds.
     now: u64,
-    /// What the wall clock shows beyond it.
+    /// The offset of the wall clock from true time.
     ahead: i64,
     boot: u128,
-    /// Of the process alone.
+    /// The clock of the process.
     clock: Manual,
     wall: Manual,
     opened: Option<OpenedState<Manual, Manual>>,
-    /// The time that the state counts, which lacks what no clock told.
+    /// The time as the state counts it, which lacks what no clock measured.
     counted: u64,
-    /// True time, the wall clock, the time that counts, and the boot, when it was saved; how many were admitted then.
+    /// At the latest save: true time, the wall clock, the counted time, the boot, and the number of admissions.
     saved: (u64, i64, u64, u128, usize),
     admitted: Vec<Admitted>,
 }
@@ -238,7 +238,7 @@ impl World {
         let passed = if boot == self.boot {
             (self.now - now).saturating_sub(EXACT_TO)
         } else {
-            // Nothing but the wall clock tells.
+            // Only the wall clock measures this.
             let later = i64::try_from(self.shown()).expect("a time") - shown;
             u64::try_from(later).unwrap_or(0)
         };
@@ -262,12 +262,12 @@ impl World {
             .is_some()
     }
 
-    /// What is spent of a rule now, in thousandths: of what is kept, or of all that was ever admitted. A log is looked
-    /// at over its period and so many milliseconds more or less.
+    /// What is spent of a rule now, in thousandths: of the saved admissions, or of all. A log is examined over its
+    /// period, give or take this many milliseconds.
     fn spent(&self, rule: usize, which: impl Fn(&Admitted) -> bool, slack: i64) -> u64 {
         let own = self.admitted.iter();
         let own = own.filter(|one| one.rule == rule && which(one));
-        // What was lost may be later than what is counted now.
+        // A lost admission may be later than the counted time.
         let mut own: Vec<_> = own
             .map(|one| (one.at.min(self.counted), one.cost))
             .collect();
@@ -295,7 +295,7 @@ impl World {
                 let kept = self.spent(rule, |one| !one.is_lost, -2);
                 let all = self.spent(rule, |_| true, 2);
                 let (most, cost_now) = (LIMIT * 1_000, cost * 1_000);
-                // Divisions of the list above round down by a thousandth each.
+                // Each division in the list above rounds down by a thousandth.
                 let slack = 2 * self.admitted.len() as u64 + 2;
                 if self.ask(rule, cost) {
                     prop_assert!(
@@ -342,7 +342,7 @@ impl World {
     }
 }
 
-/// Each waits for the disk a few times.
+/// Each case waits for the disk a few times.
 fn cases() -> u32 {
     match std::env::var_os("TOLLGATE_SOAK") {
         Some(_) => 3_000,
@@ -362,7 +362,7 @@ proptest! {
     }
 }
 
-/// A folder in which something of everything is spent, and an opening of it.
+/// A folder with state of every kind, and an opener for it.
 fn with_folder(name: &str, check: impl FnOnce(&Folder, &StateOpener<'_, Manual, Manual>)) {
     let scratch = TempFolder::new(name);
     let options = StateOptions {

@@ -1,14 +1,14 @@
-//! How long the machine runs: a clock that goes on between two processes, and that nobody sets.
+//! The uptime of the machine: a clock that runs on between two processes, and can't be set.
 
 use std::fs;
 use std::time::Duration;
 
 use tollgate::Timestamp;
 
-/// What the system's text is exact to.
+/// The resolution of the system's text.
 const EXACT_TO: Duration = Duration::from_millis(10);
 
-/// How long a machine runs since which start of it.
+/// The uptime of a machine, and the boot since which it is counted.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,14 +21,14 @@ const EXACT_TO: Duration = Duration::from_millis(10);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uptime {
-    /// Another number after each start of the machine.
+    /// A random number for each boot.
     pub boot_id: u128,
-    /// Time since then, with that in which it slept.
+    /// The time since the boot, including suspend.
     pub elapsed: Duration,
 }
 
 impl Uptime {
-    /// That of this machine, where the system tells it.
+    /// The uptime of this machine, where the system reports it.
     ///
     /// ```
     /// use tollgate_server::Uptime;
@@ -54,8 +54,8 @@ impl Uptime {
         })
     }
 
-    /// How long after another this is, or up to a hundredth of a second less; none if the machine was started in
-    /// between, or another one tells of it.
+    /// The time since an earlier uptime, cut by up to a hundredth of a second. `None` if the machine was booted in
+    /// between, or is another one.
     pub fn duration_since(&self, earlier: &Self) -> Option<Duration> {
         let passed = self.elapsed.checked_sub(earlier.elapsed);
         let is_same = self.boot_id == earlier.boot_id;
@@ -64,7 +64,8 @@ impl Uptime {
             .map(|passed| passed.saturating_sub(EXACT_TO))
     }
 
-    /// What a wall clock would show now that showed this at that time, had nobody set it; if that is known.
+    /// The time that a wall clock would show now if it showed `wall` at the earlier uptime and wasn't set since; `None`
+    /// if an uptime is unknown.
     pub(super) fn wall_now(
         now: Option<Self>,
         earlier: Option<Self>,

@@ -1,18 +1,18 @@
-//! Until when a certificate, or a list of revoked ones, holds: the one thing of both that the service reads itself.
+//! The expiry dates of certificates and revocation lists: all that the service itself reads of them.
 //!
-//! Whether they are right otherwise is for rustls to say. What can't be read has no date.
+//! rustls validates the rest. An unreadable certificate has no date.
 
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-/// When a certificate ends, in seconds of the Unix epoch.
+/// When a certificate expires, in seconds of the Unix epoch.
 pub(super) fn of_certificate(der: &[u8]) -> Option<i64> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     Some(certificate.validity().not_after.timestamp())
 }
 
-/// When the next list was to come, in seconds of the Unix epoch.
+/// The next update of a revocation list, in seconds of the Unix epoch.
 pub(super) fn of_list(der: &[u8]) -> Option<i64> {
     let (_, list) = CertificateRevocationList::from_der(der).ok()?;
     Some(list.next_update()?.timestamp())
@@ -41,7 +41,7 @@ mod tests {
             let pair = authority.issue_certificate("server", purpose);
             let der = CertificateDer::from_pem_file(&pair.certificate).unwrap();
             assert_eq!(of_certificate(&der), Some(date));
-            // Cut anywhere, it has no date: the outermost length tells.
+            // Cut at any byte it has no date, as the outermost length doesn't match.
             for length in 0..der.len() {
                 assert_eq!(of_certificate(&der[..length]), None, "{length}");
             }

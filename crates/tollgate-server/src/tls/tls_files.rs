@@ -1,4 +1,4 @@
-//! What the files of TLS say, as rustls takes it: read together, refused together.
+//! The TLS files as rustls configurations. All files are read together, and are valid or invalid together.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use rustls::{RootCertStore, ServerConfig};
 use super::{Tls, expiry_dates};
 use crate::secret::read_file;
 
-/// Lists of revoked certificates may be long.
+/// The most bytes of a file: revocation lists may be long.
 const MOST_BYTES: usize = 64 << 20;
 
-/// The bytes of all files, to know whether one has changed. The key is nobody's business.
+/// The bytes of all files, to notice changes. `Debug` doesn't show the key.
 #[derive(derive_more::Debug, PartialEq, Eq)]
 #[debug("Files(…)")]
 pub(super) struct TlsFiles {
@@ -27,15 +27,15 @@ pub(super) struct TlsFiles {
     revoked: Option<Vec<u8>>,
 }
 
-/// What is in force: a configuration for each thing that is spoken.
+/// The TLS configurations in force, one for each application protocol.
 #[derive(Debug)]
 pub(super) struct TlsConfigs {
     pub(super) http: Arc<ServerConfig>,
     pub(super) grpc: Arc<ServerConfig>,
     pub(super) resp: Arc<ServerConfig>,
-    /// When the certificate ends, in seconds of the Unix epoch.
+    /// When the certificate expires, in seconds of the Unix epoch.
     pub(super) not_after: Option<i64>,
-    /// When the first of the lists of revoked certificates was to be replaced.
+    /// The earliest next update of the revocation lists.
     pub(super) lists_until: Option<i64>,
 }
 
@@ -53,7 +53,7 @@ impl TlsFiles {
         })
     }
 
-    /// What they say, if that is right. `tls` has their names.
+    /// Builds the configurations. `tls` has the files' names, for errors.
     pub(super) fn in_force(&self, tls: &Tls) -> Result<TlsConfigs, String> {
         let chain = pem::<CertificateDer<'static>>(&self.certificate, "CERTIFICATE")
             .map_err(|why| wrong("tls-cert", &tls.certificate, &why))?;
@@ -87,7 +87,7 @@ impl TlsFiles {
             format!("--tls-cert {own} with --tls-key {key}: {why}")
         })?;
         if tls.client_ca.is_some() {
-            // Whoever goes on with a session from before shows no certificate, and it may have ended since.
+            // A resumed session would present no certificate, and the original one may have been revoked since.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
@@ -105,7 +105,7 @@ impl TlsFiles {
         })
     }
 
-    /// The lists of certificates that no longer hold.
+    /// The revocation lists.
     fn lists(&self, tls: &Tls) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
         match (&self.revoked, &tls.revocation_lists) {
             (Some(bytes), Some(path)) => {
@@ -115,7 +115,8 @@ impl TlsFiles {
         }
     }
 
-    /// Who looks at clients' certificates. With lists, each certificate of a chain needs one of its issuer.
+    /// The verifier of clients' certificates. With revocation lists, each certificate of a chain needs the list of its
+    /// issuer.
     fn verifier(
         &self,
         tls: &Tls,
@@ -151,7 +152,7 @@ fn read(flag: &str, path: &Path) -> Result<Vec<u8>, String> {
     read.map_err(|error| wrong(flag, path, &error))
 }
 
-/// All of one kind; there must be one.
+/// All PEM items of one kind; at least one.
 fn pem<T: PemObject>(bytes: &[u8], what: &str) -> Result<Vec<T>, String> {
     match T::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
         Ok(all) if !all.is_empty() => Ok(all),

@@ -1,4 +1,4 @@
-//! Any bytes as requests of HTTP, for the fuzz target and for the suite, which reads the target's seeds.
+//! Reads any bytes as HTTP requests, for the fuzz target and for the tests that read the target's seeds.
 
 use super::request::{ParsedRequest, RequestBounds, RequestError, parse_request};
 
@@ -7,7 +7,7 @@ const MOST: RequestBounds = RequestBounds {
     body: 1_000,
 };
 
-/// Reads all requests, and says whether they are nothing else.
+/// Parses all requests. Returns whether the input has nothing else.
 pub(crate) fn read(input: &[u8]) -> bool {
     let mut rest = input;
     loop {

@@ -1,4 +1,4 @@
-//! Any bytes as a body of JSON, for the fuzz target and for the suite, which reads the target's seeds.
+//! Reads any bytes as a JSON body, for the fuzz target and for the tests that read the target's seeds.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Any bytes as what a Redis client says, for the fuzz target and for the suite, which reads the target's seeds.
+//! Reads any bytes as RESP commands, for the fuzz target and for the tests that read the target's seeds.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const MOST: CommandBounds = CommandBounds {
 /// A command, by its words.
 type Command = Vec<Vec<u8>>;
 
-/// Reads all commands, and says whether they are nothing else. They are the same if they come byte by byte.
+/// Parses all commands. Returns whether the input has nothing else. Byte by byte, the commands are the same.
 pub(crate) fn read(input: &[u8]) -> bool {
     let (at_once, end) = commands(input, input.len());
     let (one_by_one, other_end) = commands(input, 1);
@@ -53,7 +53,7 @@ fn commands(input: &[u8], step: usize) -> (Vec<Command>, Result<usize, CommandEr
     }
 }
 
-/// What is asked by a command can be asked, or is told to be wrong.
+/// A command's arguments are valid, or give an error.
 fn throttle(words: &[Vec<u8>]) {
     let Ok(asked) = ThrottleCommand::read(words.iter().map(Vec::as_slice)) else {
         return;

@@ -1,4 +1,4 @@
-//! Any bytes as a question of Envoy's, for the fuzz target and for the suite, which reads the target's seeds.
+//! Reads any bytes as an RLS request, for the fuzz target and for the tests that read the target's seeds.
 
 use super::request_message::RequestMessage;
 

@@ -1,4 +1,5 @@
-//! The seeds of a fuzz target, and what is near them, for the suite: whatever fuzzing finds is kept there and read again.
+//! The seeds of a fuzz target and small mutations of them, for the tests. Inputs that fuzzing finds are added to the
+//! seeds.
 
 use std::fs;
 use std::path::Path;

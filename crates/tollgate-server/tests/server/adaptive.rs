@@ -1,4 +1,5 @@
-//! Limits that adapt: what callers say of their permits is what they learn from, and operators see where they are.
+//! Adaptive limits: they learn from the outcomes that callers report with their permits, and operators see the current
+//! limits.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What operators see and change on the admin listener, and that each change ends and is written down.
+//! What operators see and change on the admin listener: each change expires and is logged.
 
 use std::time::Duration;
 

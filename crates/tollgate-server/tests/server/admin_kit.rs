@@ -1,4 +1,4 @@
-//! A service with operators: its admin listener asked as it wants to be, or not, and all that they could change.
+//! A service with an admin listener, valid and invalid requests to it, and all state that operators can change.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ pub(crate) struct Operated {
     pub(crate) said: Said,
 }
 
-/// What is asked: a method, a path, and a body.
+/// A request: a method, a path, and a body.
 pub(crate) type Asked<'a> = (&'a str, &'a str, &'a str);
 
 impl Operated {
@@ -103,7 +103,7 @@ impl Operated {
         ))
     }
 
-    /// As an operator asks.
+    /// Sends an operator's request.
     pub(crate) fn operate(&self, asked: Asked<'_>) -> (u16, Value) {
         let fields = format!("{JSON}authorization: Bearer {TOKEN}\r\n");
         let (status, head, body) = self.asked(asked, &self.host(), &fields);
@@ -152,7 +152,7 @@ impl Operated {
     }
 }
 
-/// Whether a line of the log is about what a client did, not an operator.
+/// Whether a log line is about a client, not an operator.
 fn is_of_clients(line: &str) -> bool {
     line.contains("protocol error") || line.contains("wrong password or token")
 }

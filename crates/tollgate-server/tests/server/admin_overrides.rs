@@ -1,4 +1,4 @@
-//! What operators order over the policy: that it matches somebody, that it is seen, and what a reset leaves alone.
+//! Operators' overrides: they match requests, are shown, and survive a reset of the key.
 
 use serde_json::{Value, json};
 

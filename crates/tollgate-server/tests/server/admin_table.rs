@@ -1,4 +1,4 @@
-//! Every request that the admin listener refuses, and that nothing changes by any of them.
+//! Every request that the admin listener rejects changes nothing.
 
 use bytes::Bytes;
 use tollgate_server::{AdminToken, Settings};
@@ -6,7 +6,7 @@ use tollgate_server::{AdminToken, Settings};
 use crate::admin_kit::{Asked, JSON, Operated, TOKEN};
 use crate::kit::Running;
 
-/// Each thing that can be asked, as it is right.
+/// Each valid request of the admin API.
 const ROUTES: [Asked<'static>; 17] = [
     ("GET", "/admin/rules", ""),
     ("GET", "/admin/top", ""),
@@ -31,7 +31,7 @@ const ROUTES: [Asked<'static>; 17] = [
     ("POST", "/admin/bypass", r#"{"rule":"per-user"}"#),
 ];
 
-/// What has something to lose: ada has spent one, eve is blocked, and the file says something else than is in force.
+/// State that could be lost: ada has spent one token, eve is blocked, and the file differs from the policy in force.
 fn serving(name: &str) -> Operated {
     let operated = Operated::new(name, |_| {});
     assert!(operated.check(r#"{"user":"ada"}"#).0);
@@ -243,7 +243,7 @@ fn no_other_listener_knows_any_of_it() {
     assert_eq!(operated.state(), before);
 }
 
-/// A request to the listener of gRPC, with the token: the status that it tells, and all that it sends.
+/// A request to the gRPC listener, with the token: its status, and all bytes of the response.
 fn by_http2(running: &Running, method: &str, path: &str) -> (String, String) {
     running.block_on(async {
         let stream = tokio::net::TcpStream::connect(running.grpc()).await;

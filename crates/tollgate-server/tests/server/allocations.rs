@@ -1,4 +1,4 @@
-//! A refusal costs no more than an admission, on each protocol: counted by what the service asks of the allocator.
+//! A denial allocates no more than an allowed request, on each protocol, as the allocator counts.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -15,10 +15,10 @@ const COUNTED: u64 = 100;
 const RULES: &str = "limits: [{name: per-user, key: user, rate: 210/h}]";
 const TREE: &str = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 210, name: users}}]";
 
-/// A client that asks once, and tells whether it was admitted.
+/// A client that sends one request, and returns whether it was allowed.
 type Ask<'r> = Box<dyn FnMut() -> bool + 'r>;
 
-/// How often a decision asks for memory, of many that all admit or all refuse.
+/// The allocations of a decision, over many that all allow or all deny.
 fn allocations(running: &Running, ask: &mut Ask<'_>, admits: bool) -> u64 {
     let mut many = || {
         for _ in 0..COUNTED {
@@ -35,7 +35,7 @@ fn allocations(running: &Running, ask: &mut Ask<'_>, admits: bool) -> u64 {
     (all + COUNTED / 2) / COUNTED
 }
 
-/// An admission and a refusal: what each asks for, and that the latter is no more.
+/// Compares the allocations of an allowed and a denied request: the latter has no more.
 #[track_caller]
 fn refusals_cost_no_more(protocol: &str, policy: &str, client: impl Fn(&Running) -> Ask<'_>) {
     let running = Running::in_still_time(policy, |_| {});

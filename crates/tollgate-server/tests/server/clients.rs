@@ -1,4 +1,4 @@
-//! Redis clients as people have them: redis-cli, and the `redis` crate.
+//! Real Redis clients: redis-cli, and the `redis` crate.
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! redis-py as people have it: its pipelines are transactions, and each command is charged once.
+//! redis-py with its defaults: its pipelines are transactions, and each command is charged once.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What one connection may hold, and for how long; and what clients say beside their requests.
+//! What one connection may hold, and for how long; and commands that aren't requests.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;

@@ -158,7 +158,7 @@ impl Service {
         }
     }
 
-    /// Whether a question is let pass, asked in this way.
+    /// Whether a request is allowed, sent in this way.
     fn passes(&self, way: Way, question: &Value) -> bool {
         let post = |path: &str, text: &Value| {
             let (status, answer) =
@@ -186,7 +186,7 @@ impl Service {
         }
     }
 
-    /// Whether facts are let pass, asked over RESP.
+    /// Whether facts are allowed, sent over RESP.
     fn lets_facts_pass(&self, domain: &str, facts: &[(&str, &str)]) -> bool {
         let mut command = format!("TG.CHECK domain={domain}");
         for (name, value) in facts {

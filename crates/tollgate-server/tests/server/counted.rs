@@ -1,4 +1,4 @@
-//! Requests of all protocols in a random order: metrics, rules and top count what clients saw.
+//! Requests of all protocols in a random order: metrics, rules and top keys agree with the clients' answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -248,7 +248,7 @@ impl<'r> Clients<'r> {
         serde_json::from_str(body).expect("JSON")
     }
 
-    /// Metrics, rules and top tell what clients saw.
+    /// Metrics, rules and top keys agree with the clients' answers.
     fn compare(&self) {
         let metrics = scraped(self.running);
         let count = |series: String| value(&metrics, &series).parse::<u64>().expect("a number");

@@ -1,4 +1,4 @@
-//! Ten thousand clients at once, in a process of their own: what a connection costs the service.
+//! Ten thousand concurrent clients, in a process of their own: the cost of a connection to the service.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use crate::rls_client::{Grpc, SHOULD};
 
 /// As many as a service takes of each protocol by default.
 const CLIENTS: usize = 10_000;
-/// Who makes the clients is told where to by this.
+/// The environment variable with the address for the clients' process.
 const CROWD: &str = "TOLLGATE_TEST_CROWD";
 
 /// Lets this process have as many connections as the system allows it.
@@ -32,7 +32,7 @@ fn raise_the_limit_of_files() {
     assert!(limit.rlim_max >= needed, "ulimit -Hn is below {needed}");
 }
 
-/// What each client says before it waits, and how long the answer is that it reads.
+/// The first bytes of each client, and the length of the answer that it reads.
 fn greeting(protocol: &str) -> (Vec<u8>, usize) {
     let http = "POST /v1/check HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: 24\r\n\r\n{\"facts\":{\"user\":\"ada\"}}";
     match protocol {
@@ -47,7 +47,7 @@ fn greeting(protocol: &str) -> (Vec<u8>, usize) {
     }
 }
 
-/// The process of the clients: it does nothing where it isn't asked to.
+/// The process of the clients: without the variable it does nothing.
 #[test]
 fn clients_of_the_crowd() {
     let Ok(asked) = std::env::var(CROWD) else {

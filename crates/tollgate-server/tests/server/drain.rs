@@ -1,4 +1,4 @@
-//! Ending under load: every decision that was made is answered, on every protocol, and nobody sees half an answer.
+//! Shutdown under load: every decision is answered, on every protocol, and no client sees half an answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use tollgate_testkit::redis::wait_until;
 use crate::kit::{Client, Running};
 use crate::rls_client::{Grpc, SHOULD, framed};
 
-/// What is said to those who wait.
+/// The error for waiting requests.
 const ENDS: &str = "the service ends before it is the request's turn: ask again";
 
 const LONG: Duration = Duration::from_secs(60);
@@ -127,7 +127,7 @@ fn end(running: &Running, ending: JoinHandle<DrainOutcome>) -> usize {
     drained.expect("an end in time").expect("no panic").aborted
 }
 
-/// How many whole answers of HTTP these are, and whether the last says that it is; none if one isn't whole.
+/// The number of complete HTTP responses, and whether the last announces the close; `None` if one is incomplete.
 fn answers_of_http(mut bytes: &[u8]) -> Option<(usize, bool)> {
     let (mut count, mut is_last) = (0, false);
     while !bytes.is_empty() {
@@ -211,7 +211,7 @@ fn ask(
     }
 }
 
-/// Calls by many streams until the service says goodbye: how many were answered.
+/// Sends calls on many streams until the service sends GOAWAY: how many were answered.
 async fn call(address: SocketAddr, all: Arc<AtomicU64>) -> u64 {
     let stream = tokio::net::TcpStream::connect(address).await;
     let handshake = h2::client::handshake(stream.expect("a connection"));

@@ -1,4 +1,4 @@
-//! The name of a header is the same however it is written, on every protocol.
+//! Header names are case-insensitive, on every protocol.
 
 use crate::kit::Running;
 use crate::rls_client::{Grpc, SHOULD};

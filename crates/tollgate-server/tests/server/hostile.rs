@@ -1,5 +1,5 @@
-//! Clients of HTTP and RESP that do what none should: those that are slow, silent or half gone, and those that ask much
-//! and read nothing.
+//! Hostile HTTP and RESP clients: slow, silent or half-closed ones, and clients that send many requests and read no
+//! response.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -16,16 +16,16 @@ pub(crate) const POLICY: &str =
 const MOST_UNREAD: usize = 1 << 20;
 /// What more memory a pipeline of any depth may cost, in bytes: the client's side is in this process, too.
 const MOST_DEEP: usize = 4 << 20;
-/// The memory of a connection that has asked for much and then rests, in bytes, with a build for tests.
+/// The memory of a connection that has sent much and then rests, in bytes, with a build for tests.
 const MOST_RESTING: usize = 16 << 10;
 
-/// A protocol: how to reach it, and what is said there.
+/// A protocol: how to connect, and its requests.
 pub(crate) struct Protocol {
     pub(crate) connect: fn(&Running) -> Client,
     /// A request, and its answer.
     pub(crate) request: &'static str,
     pub(crate) answer: &'static str,
-    /// What a client is told that took too long.
+    /// The error for a client that took too long.
     too_slow: &'static str,
     /// A short request whose answer is long.
     long: &'static str,
@@ -209,7 +209,7 @@ fn answer_to(client: &mut Client, protocol: &Protocol, said: &str) -> String {
 
 const DEPTH: usize = 100_000;
 
-/// A command of many, and its answer, which tells its place.
+/// One of many commands, and its answer, which has its number.
 fn throttle(number: usize) -> (String, String) {
     let (limit, left, reset) = (DEPTH + 1, DEPTH - number, number + 1);
     (

@@ -1,4 +1,4 @@
-//! Clients that leave, ask for more than they should, or say what can be understood in two ways: what they cost others.
+//! Clients that disconnect, send too much, or send ambiguous requests: their cost to other clients.
 
 use std::io::Write;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn facts_are_bounded() {
     assert_eq!((query(63, 300), query(64, 2)), (200, 400));
 }
 
-/// What a connection was told once it doesn't keep, however much that was.
+/// An idle connection frees its buffers, however large its responses were.
 #[test]
 fn connections_on_which_nothing_happens_keep_next_to_nothing() {
     if !is_isolated() {
@@ -150,7 +150,7 @@ fn a_client_that_leaves_frees_its_place_in_line() {
     }
 }
 
-/// A call that is given up while the store hangs leaves no slot behind.
+/// A call that is reset while the store hangs leaks no permit.
 #[test]
 fn a_slot_of_a_call_that_was_given_up_is_free() {
     let server = Server::start();
@@ -289,7 +289,7 @@ fn the_scheme_of_a_token_may_be_written_as_one_likes() {
     }
 }
 
-/// A short query may meet many limits: what it is told is bounded all the same.
+/// A short query may match many limits: the response is bounded all the same.
 #[test]
 fn usage_is_bounded() {
     let rules: Vec<_> = (0..100)
@@ -306,7 +306,7 @@ fn usage_is_bounded() {
     assert_eq!(status, 413);
     assert!(
         told.ends_with(
-            r#""detail":"more than the 8388608 bytes that are told at once: ask for fewer values"}"#
+            r#""detail":"more than the 8388608 bytes of one response: send fewer values"}"#
         ),
         "{told}"
     );

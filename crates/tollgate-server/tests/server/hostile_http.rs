@@ -1,5 +1,5 @@
-//! What no client of HTTP sends: requests that two readers could understand in two ways, and bodies that are more than
-//! they say. Each is told what is wrong, once, and nothing behind it is read.
+//! Malformed HTTP: ambiguous requests, and bodies longer than declared. Each gets one error, and nothing behind it is
+//! read.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use crate::hostile::{POLICY, others_are_served};
 use crate::kit::{Client, Running};
 
-/// Says something and hears all: the status, and the answer.
+/// Sends bytes and reads everything: the status, and the body.
 fn said(running: &Running, said: &[u8]) -> (u16, String) {
     let mut client = running.http();
     // It may be closed before all is said.

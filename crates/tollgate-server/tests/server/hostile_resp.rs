@@ -1,4 +1,4 @@
-//! What no Redis client sends: an error that says so, and the end of that connection only.
+//! Malformed RESP: it gets an error, and only its own connection closes.
 
 use std::io::Write;
 

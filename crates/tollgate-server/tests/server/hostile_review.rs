@@ -1,4 +1,4 @@
-//! What a reviewer with bad intentions tried: each of these once gave a wrong answer, or cost others something.
+//! Attacks from a security review: each once gave a wrong answer, or harmed other clients.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -103,7 +103,7 @@ fn a_refund_of_what_came_back_by_itself_is_no_gift() {
     assert_eq!(used(&running, "tenant=ada"), [300]);
 }
 
-/// Of two requests of the same facts, the one that is refused gives back its own estimate, not the other's.
+/// Of two requests with the same facts, a denied one refunds its own estimate, not the other's.
 #[test]
 fn what_another_holds_isnt_given_back() {
     let policy = TOKENS.replace(
@@ -392,7 +392,7 @@ fn what_is_settled_is_what_was_spent() {
     }
 }
 
-/// Slots that are taken by one protocol and given back by another are never more than there are.
+/// Permits that are acquired by one protocol and released by another never exceed the limit.
 #[test]
 fn slots_are_one_count_for_all_protocols() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! A service on free ports, by a clock that the test moves, and clients that say bytes.
+//! A service on free ports, a clock that the test moves, and clients that send raw bytes.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ pub(crate) struct Running {
     runtime: Runtime,
 }
 
-/// The time of a runtime that runs on a thread of its own: it passes when a test says so.
+/// The clock of a runtime on a thread of its own: it moves when a test says so.
 struct Time {
     pass: UnboundedSender<(Duration, mpsc::Sender<u64>)>,
     handle: runtime::Handle,
@@ -64,7 +64,7 @@ impl Running {
         Self::by(read(policy), change)
     }
 
-    /// By a policy that no single file says.
+    /// A service in memory, by a policy that no single file can express.
     pub(crate) fn by(policy: Policy, change: impl FnOnce(&mut Settings)) -> Self {
         Self::in_memory(policy, change, None)
     }
@@ -93,7 +93,7 @@ impl Running {
         Self::on_redis(read(policy), builder, Arc::default(), change)
     }
 
-    /// On a store, by a policy that no single file says.
+    /// A service on a store, by a policy that no single file can express.
     pub(crate) fn on_store_by(policy: Policy, url: &str) -> Self {
         let builder = Redis::builder(url).expect("an address");
         let builder = builder.timeout(Duration::from_secs(60));
@@ -278,7 +278,7 @@ impl Write for Said {
 }
 
 impl Said {
-    /// All that was said so far.
+    /// All output so far.
     pub(crate) fn text(&self) -> String {
         let bytes = self.0.lock().expect("not poisoned").clone();
         String::from_utf8(bytes).expect("text")

@@ -1,4 +1,4 @@
-//! The service as its clients see it: real sockets, virtual time.
+//! The service over real sockets, on virtual time.
 
 mod adaptive;
 mod admin;
@@ -54,7 +54,7 @@ mod undecided;
 mod watched;
 mod why;
 
-/// Some tests count what the service asks for; the others don't notice.
+/// Some tests count the service's allocations; the others aren't affected.
 #[global_allocator]
 static ALLOCATOR: tollgate_testkit::allocation_counter::CountingAllocator =
     tollgate_testkit::allocation_counter::CountingAllocator;

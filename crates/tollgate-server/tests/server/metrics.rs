@@ -1,4 +1,5 @@
-//! `/metrics`, `/healthz` and `/readyz`: what they say, where, and that Prometheus' own linter finds nothing.
+//! `/metrics`, `/healthz` and `/readyz`: their content, their listeners, and that Prometheus' own linter finds no
+//! fault.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -29,7 +30,7 @@ fn of_admin(running: &Running, path: &str, fields: &str) -> (u16, String) {
     (status.parse().expect("a number"), answer)
 }
 
-/// What a scrape says, without the head.
+/// The body of a scrape.
 pub(crate) fn scraped(running: &Running) -> String {
     let (status, answer) = of_admin(running, "/metrics", "");
     assert_eq!(status, 200, "{answer}");
@@ -270,7 +271,7 @@ fn a_minute_of_refusals_is_a_concern_and_clients_come_all_the_same() {
     running.pass(look);
     let (status, answer) = ready();
     assert_eq!(status, 200);
-    let why = "95 of the 100 requests of the last minute were refused";
+    let why = "95 of the 100 requests of the last minute were denied";
     let expected = format!("{{\"status\":\"degraded\",\"reasons\":{{\"denials\":\"{why}\"}}}}\n");
     assert!(answer.ends_with(&expected), "{answer}");
     assert_eq!(running.http().request("GET", "/healthz", "", "").0, 200);
@@ -295,8 +296,8 @@ fn a_minute_of_refusals_is_a_concern_and_clients_come_all_the_same() {
         .collect();
     let lines: Vec<_> = lines.iter().map(|(_, line)| *line).collect();
     let expected = [
-        &format!("warning: nearly everything is refused why={why}"),
-        "info: no longer nearly everything is refused",
+        &format!("warning: nearly all requests are denied why={why}"),
+        "info: no longer nearly all requests are denied",
     ];
     assert_eq!(lines, expected);
 }

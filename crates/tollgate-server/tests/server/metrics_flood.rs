@@ -1,4 +1,4 @@
-//! Whatever clients send and policies are called, there are as many series as the pages say, and no more.
+//! Whatever clients send and policies name, the number of series stays within the documented bound.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Requests without the key of a rule: what callers are answered, and what operators are told.
+//! Requests without the key of a rule: the clients' responses, and the operators' warnings.
 
 use tollgate_server::{Log, LogFormat};
 

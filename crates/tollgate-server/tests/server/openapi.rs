@@ -1,4 +1,4 @@
-//! The document that machines read is true: every operation of it is driven from it.
+//! The OpenAPI description is true: every operation is called from it.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Pipelines in which a request waits in a queue: the answers before it are written all the same, over HTTP and RESP.
+//! Pipelines in which a request waits in a queue: the answers before it are written meanwhile, over HTTP and RESP.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -39,7 +39,7 @@ fn until_waiters(running: &Running, waiters: usize) {
     });
 }
 
-/// A client that says three requests at once, of which the second waits.
+/// A client that sends three requests in one write, of which the second waits.
 fn pipeline(running: &Running, protocol: &Protocol, check: &str) -> Client {
     let mut client = (protocol.connect)(running);
     let said = [protocol.request, check, protocol.request].concat();

@@ -1,5 +1,5 @@
-//! What clients of each protocol expect beside decisions: transactions, keys, what a server says of itself, and HTTP's
-//! own fields. Wrong secrets are counted, said and slowed down.
+//! Protocol details beside decisions: transactions, keys, `INFO`, and HTTP's own header fields. Wrong secrets are
+//! counted, logged and delayed.
 
 use std::io::Write;
 use std::time::Duration;

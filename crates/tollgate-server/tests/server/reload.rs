@@ -1,4 +1,4 @@
-//! Another policy under load: each answer is by the one before or the one after, on every protocol, never by some of both.
+//! A reload under load: each answer follows the old policy or the new one, on every protocol, never a mixture.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// How often another policy is put in force.
 const RELOADS: u64 = 300;
 
-/// Which differ in all that is told: the rule, its limit, and what is left of it.
+/// Two policies whose answers differ in everything: the rule, its limit, and the remaining tokens.
 const POLICIES: [&str; 2] = [
     "limits: [{name: early, key: user, rate: 1000000/h}]",
     "limits: [{name: later, key: user, rate: 2000000/h}]",
@@ -107,7 +107,7 @@ fn each_answer_is_by_one_policy() {
     });
 }
 
-/// The same as Envoy asks: names, and the limit as a number of protocol buffers.
+/// The same request as Envoy sends it: names, and the limit as a protobuf number.
 fn call(running: &Running, run: &Run) {
     let mut client = Grpc::to(running);
     let message = b"\x0a\x04edge\x12\x0d\x0a\x0b\x0a\x04user\x12\x03ada";

@@ -1,4 +1,4 @@
-//! Several that count apart: each enforces its part of every limit, wherever that comes from.
+//! Replicas that count separately: each enforces its share of every limit, wherever the limit comes from.
 
 use tollgate_engine::Policy;
 

@@ -1,4 +1,4 @@
-//! A client of gRPC on plain HTTP/2, whose messages are bytes, or JSON by descriptors.
+//! A gRPC client over plain HTTP/2, whose messages are bytes, or JSON by descriptors.
 
 use std::net::SocketAddr;
 
@@ -43,7 +43,7 @@ pub(crate) fn framed(message: &[u8]) -> Bytes {
     framed.into()
 }
 
-/// What the status of a call says; none if there is no status.
+/// The message of a call's status; `None` without a status.
 fn status(fields: &HeaderMap) -> Option<Result<(), Failed>> {
     let text = |name| {
         let value = fields.get(name);

@@ -1,4 +1,4 @@
-//! A store that is gone: what Envoy is told of limits that nothing passes without it.
+//! An unreachable store: Envoy's answers for limits whose fallback is closed.
 
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};

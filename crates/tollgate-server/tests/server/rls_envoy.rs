@@ -1,4 +1,4 @@
-//! A real Envoy whose clients hang up: what they do to their own requests they do to nobody else's.
+//! A real Envoy whose clients disconnect: that affects no other client's requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! What clients do that isn't as the protocol has it: taken where it does no harm, else counted and logged.
+//! Protocol errors of gRPC clients: tolerated where they do no harm, else counted and logged.
 
 use std::io::Write;
 use std::time::Duration;

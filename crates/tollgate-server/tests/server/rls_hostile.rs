@@ -1,4 +1,4 @@
-//! Clients that do what no proxy should: streams that are reset, answers that nobody reads, connections that are left.
+//! Hostile gRPC clients: stream resets, responses that nobody reads, abandoned connections.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};

@@ -1,4 +1,4 @@
-//! A client of HTTP/2 whose frames are written by hand.
+//! An HTTP/2 client whose frames are written by hand.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -77,7 +77,7 @@ impl Raw {
         Self(stream)
     }
 
-    /// With the first words said, and settings: pairs of a name and a number.
+    /// Opens a connection with the preface and settings: pairs of a name and a number.
     pub(crate) fn greeted(running: &Running, settings: &[(u16, u32)]) -> Self {
         let mut raw = Self::to(running);
         let pairs = settings.iter().flat_map(|(name, value)| {

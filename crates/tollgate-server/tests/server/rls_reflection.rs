@@ -1,4 +1,4 @@
-//! Reflection: clients that know nothing of the service but where it is.
+//! Reflection: clients that know only the address of the service.
 
 use std::process::Command;
 use std::time::Duration;

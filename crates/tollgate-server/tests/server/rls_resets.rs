@@ -1,5 +1,5 @@
-//! Clients that hang up: what they asked is decided and charged, others of their connection are answered, and it costs
-//! little.
+//! Clients that reset their calls: the calls are decided and charged, other calls of the connection are answered, and
+//! the cost is small.
 
 use std::io::Write;
 use std::net::Shutdown;

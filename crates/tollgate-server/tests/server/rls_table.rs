@@ -1,4 +1,4 @@
-//! envoyproxy/ratelimit's rules, row by row, through gRPC and through `POST /json`: the engine's own answers.
+//! envoyproxy/ratelimit's rules, row by row, through gRPC and through `POST /json`: the answers are the engine's own.
 
 #[path = "../../../tollgate-engine/tests/common/envoy_rows.rs"]
 mod envoy_rows;
@@ -73,7 +73,7 @@ impl Three {
         by_json
     }
 
-    /// What both answer to what the engine is asked, too.
+    /// Checks that both answer as the engine does; returns the answer.
     #[track_caller]
     fn check(&self, domain: &str, descriptors: &[Descriptor<'_>], hits: Option<u32>) -> Value {
         let mut question = json!({
@@ -119,7 +119,7 @@ const fn name_of(code: StatusCode) -> &'static str {
     }
 }
 
-/// A status of the engine, as clients are told of it: what is zero is left out.
+/// A status of the engine in the form for clients: zero fields are left out.
 fn told(status: &DescriptorStatus) -> Value {
     let mut told = json!({ "code": name_of(status.code) });
     if status.remaining > 0 {

@@ -1,5 +1,5 @@
-//! What Envoy sends of clients can't switch limits off: values of any bytes and any length, several of one name, limits that come
-//! along, domains that nobody knows, and questions that can't be decided.
+//! Values that Envoy copies from clients can't disable limits: any bytes of any length, several values of one name,
+//! limits that come along, unknown domains, and undecidable requests.
 
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};

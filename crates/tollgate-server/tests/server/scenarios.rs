@@ -19,14 +19,14 @@ use crate::rls_client::Grpc;
 
 /// 1 June 2024, noon: where every scenario begins.
 const NOON: Duration = Duration::from_secs(1_717_243_200);
-/// How often is asked whether a slot is free in a store that was given back.
+/// How often a released permit of a store is polled for.
 const TRIES: usize = 10_000;
 const SECRET: &str = "sesame";
 
-/// A policy, and what is asked of it in this order: `[+time] [xtimes] verb fact=value … [COST_FIELDS n]`.
+/// A policy, and its requests in order: `[+time] [xtimes] verb fact=value … [cost n]`.
 type Scenario = (&'static str, &'static [&'static str]);
 
-/// The same of every algorithm: a burst, time, more than is left, more than there ever is, a look and a gift.
+/// The same for every algorithm: a burst, time, more than remains, more than the limit ever has, a peek and a refund.
 const RATES: &[&str] = &[
     "x4 check user=ada",
     "check user=bob COST 3",
@@ -150,7 +150,7 @@ fn time_of(text: &str) -> Duration {
     })
 }
 
-/// What a client was told.
+/// A client's answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Told {
     allowed: bool,
@@ -162,7 +162,7 @@ struct Told {
     reset_after: Option<Duration>,
 }
 
-/// What the engine said, and the number by which Envoy knows its limit.
+/// The engine's answer, and the number by which Envoy knows its limit.
 #[derive(Clone, Debug)]
 struct Expected {
     told: Told,
@@ -206,7 +206,8 @@ impl Expected {
     }
 }
 
-/// A time as stores tell it: in microseconds, rounded up. The sliding counter knows finer ones in memory.
+/// A duration with the resolution of stores: in microseconds, rounded up. In memory, the sliding counter has a finer
+/// one.
 fn told(time: Duration) -> Duration {
     time + Duration::from_nanos(u64::from(1_000 - time.subsec_nanos() % 1_000) % 1_000)
 }
@@ -218,7 +219,7 @@ fn seconds(text: &str) -> Option<Duration> {
     Some(told(Duration::new(whole.parse().ok()?, nanos)))
 }
 
-/// What the engine answers by itself: none of what is given back.
+/// The engine's own answer; `None` for refunds.
 fn by_engine(policy: &str, steps: &[Step]) -> Vec<Option<Expected>> {
     let clock = Arc::new(Manual::new());
     clock.advance(NOON);
@@ -388,7 +389,7 @@ fn by_rls(running: &Running, step: &Step) -> Option<Told> {
     })
 }
 
-/// Runs a scenario on a service, and tells what differs from the engine's own answers.
+/// Runs a scenario on a service, and returns the differences from the engine's own answers.
 fn differs(
     running: &Running,
     (protocol, ask): (&str, Ask),

@@ -1,4 +1,4 @@
-//! Secrets that everybody has to tell, those of operators, and how they change.
+//! Secrets of clients and operators, and their rotation.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The seeds of the fuzz targets, and what a few turned bytes make of them, said to a service that runs: each has an
-//! answer or an end, and others are served.
+//! The seeds of the fuzz targets and small mutations, sent to a running service: each gets an answer or a closed
+//! connection, and other clients are served.
 
 use std::io::Write;
 use std::net::Shutdown;

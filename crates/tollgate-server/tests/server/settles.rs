@@ -1,4 +1,5 @@
-//! What a request cost, said at every time: before the estimate's time is over, after it, after the hold's, and again.
+//! Settling an actual cost at every time: before the estimate expires, after it, after the reservation expires, and
+//! again.
 
 use std::time::Duration;
 

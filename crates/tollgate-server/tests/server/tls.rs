@@ -1,4 +1,4 @@
-//! TLS on every listener: who is let in, who isn't, and what happens when certificates change.
+//! TLS on every listener: which clients are accepted and rejected, and what happens when certificates change.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use tollgate_testkit::temp_folder::TempFolder;
 use crate::kit::Running;
 use crate::tls_kit::{POLICY, SPOKEN, serving, serving_still, serving_with, tls};
 
-/// What a client of any listener comes to, by whom it trusts and what it shows.
+/// The outcome of a client on any listener, by its trusted authority and its certificate.
 #[track_caller]
 fn check(running: &Running, client: (&Authority, Option<&CertificatePair>), refused: Option<&str>) {
     for spoken in &SPOKEN {

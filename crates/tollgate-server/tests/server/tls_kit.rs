@@ -88,7 +88,7 @@ pub(crate) fn serving_with(tls: Tls, change: impl FnOnce(&mut Settings)) -> Runn
     })
 }
 
-/// The same in still time: files are read again when a test says so, and never beside it; nobody takes too long.
+/// The same in paused time: files are reloaded only when a test does it, and no timeout elapses.
 pub(crate) fn serving_still(tls: Tls, change: impl FnOnce(&mut Settings)) -> Running {
     Running::in_still_time(POLICY, |settings| {
         settings.tls = Some(tls);
@@ -119,7 +119,7 @@ impl Spoken {
         stream
     }
 
-    /// Connects; the handshake is done by whoever reads or writes first.
+    /// Connects; the first read or write completes the handshake.
     pub(crate) fn connect(
         &self,
         running: &Running,
@@ -170,7 +170,7 @@ impl Secured {
         Ok(())
     }
 
-    /// Why the service ends it, to a client that says nothing.
+    /// The service's reason to close the connection of a silent client.
     pub(crate) fn refused(mut self) -> String {
         let mut byte = [0];
         match self.stream.read(&mut byte) {

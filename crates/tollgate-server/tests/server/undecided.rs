@@ -1,5 +1,5 @@
-//! What can't be decided is said to be that: where no more may be held, a slot that nobody could keep is an error, never
-//! an admission that holds nothing; and where the store is gone, a list tells so too.
+//! Undecided requests are reported as such. Without reservation capacity, a permit that can't be held is an error,
+//! never an allowed request without a permit. With an unreachable store, a list says so for each request, too.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::kit::{Running, read};
 use crate::metrics::{scraped, value};
 use crate::rls_client::{Failed, Grpc};
 
-/// A slot, a cost, and an estimate, so that each would show what is left of a request that wasn't admitted.
+/// A permit, a cost and an estimate, each of which would show what an undecided request leaves behind.
 const RULES: &str = "limits: [{name: jobs, key: tenant, rate: 10/h, concurrency: 5}, \
     {name: tokens, key: tenant, rate: 1000/h, cost: {fact: max_tokens, default: 100, settle_within: 60s}}]";
 
@@ -34,7 +34,7 @@ fn post(running: &Running, path: &str, text: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// What is used of each limit by a tenant: requests, slots, tokens.
+/// A tenant's usage of each limit: requests, permits, tokens.
 fn used(running: &Running, tenant: &str) -> Vec<u64> {
     let path = format!("/v1/usage?tenant={tenant}");
     let (status, answer) = running.http().request("GET", &path, "", "");
@@ -208,7 +208,7 @@ fn a_list_tells_that_the_store_is_gone() {
 const JOBS: &str = "limits: [{name: jobs, match: {tenant: [a, b]}, key: tenant, rate: 100/h, concurrency: 5}, \
     {name: free, match: {tenant: free}, key: tenant, rate: 100/h}]";
 
-/// How many passed by a rule, as is told to operators.
+/// How many requests a rule allowed, as operators see it.
 fn allowed(running: &Running, rule: &str) -> String {
     let series = format!("tollgate_allowed_total{{limiter=\"{rule}\"}}");
     value(&scraped(running), &series).to_owned()
@@ -240,7 +240,7 @@ fn nothing_is_decided_without_room_and_what_holds_nothing_needs_none() {
     assert_eq!(allowed(&running, "free"), "3");
 }
 
-/// Who asks is told; operators have to see it too.
+/// The client gets the reason, and operators see it too.
 #[test]
 fn operators_see_that_no_more_may_be_held_until_there_is_room() {
     let running = Running::in_still_time(RULES, |settings| {

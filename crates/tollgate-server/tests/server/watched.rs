@@ -1,5 +1,5 @@
-//! The policy's files as they change under a service: whatever becomes of them, it goes on, and what is whole and right is
-//! in force in the end.
+//! Changes of the policy's files under a running service: it keeps serving whatever happens to them, and in the end the
+//! latest valid policy is in force.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -153,7 +153,7 @@ fn folders_on_the_way_may_be_replaced() {
     }
 }
 
-/// What stands in for a file, how it is made, and what is said of it.
+/// A replacement for a file, how it is made, and the expected message.
 type Instead = (&'static str, fn(&Path), &'static str);
 
 #[test]

@@ -1,4 +1,5 @@
-//! A denial says why, and which limit of the rule it was, by the same words over every protocol; and what is held says how long.
+//! A denial has its reason and the denying limit, in the same words over every protocol; and a reservation has its time
+//! to live.
 
 use std::time::Duration;
 
@@ -115,7 +116,7 @@ fn a_redis_client_is_told_why() {
     }
 }
 
-/// Each is told of the limits in shadow that would have refused it, if an operator wants that.
+/// Clients see the rules in shadow mode that would have denied them, if an operator enables that.
 #[test]
 fn every_protocol_names_limits_in_shadow_if_that_is_wanted() {
     let rules = "limits: [{name: trial, key: user, rate: 1/h, mode: shadow}]";

@@ -1,4 +1,4 @@
-//! When batches are flushed, and what is in them.
+//! When batches are flushed, and their items.
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,4 +1,5 @@
-//! Corners where several of these meet: from inside of an action, behind a slow one, and when what runs them is gone.
+//! Corner cases of several features: calls from inside of an action, behind a slow action, and after the runtime is
+//! gone.
 
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};

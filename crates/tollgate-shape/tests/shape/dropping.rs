@@ -1,4 +1,4 @@
-//! Everything is dropped at every point at which it can wait: nothing is left behind, run twice, or waited for in vain.
+//! Every future is dropped at every point at which it can wait: nothing leaks, runs twice, or hangs.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What is logged when too much is: each place by itself, a summary, and no more memory than was said.
+//! Rate-limited logging: each call site separately, a summary, and no more memory than configured.
 
 use std::io;
 use std::sync::{Arc, Mutex};

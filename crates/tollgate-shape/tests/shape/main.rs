@@ -1,4 +1,4 @@
-//! What is shaped in time, on a clock that is moved by hand or on tokio's paused time.
+//! Shaping in time, on a clock that is moved by hand or on tokio's paused time.
 
 #![expect(
     clippy::unwrap_used,

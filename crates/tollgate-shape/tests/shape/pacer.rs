@@ -1,4 +1,4 @@
-//! When things leave a pacer.
+//! The departure times of a pacer.
 
 use std::future::{Future, IntoFuture};
 use std::pin::{Pin, pin};
@@ -18,7 +18,7 @@ fn pacer(rate: Rate, capacity: usize, clock: &Manual) -> WorkPacer<Manual> {
         .unwrap()
 }
 
-/// Submits so many, and says how many were refused.
+/// Submits this many, and returns how many were rejected.
 fn submit(pacer: &WorkPacer<Manual>, record: &Record<()>, many: usize) -> usize {
     let results = (0..many).map(|_| {
         let record = record.clone();

@@ -1,4 +1,4 @@
-//! A clock that is set back: what waits fires after what it had left, not when the clock has caught up.
+//! A clock that is set back: a waiter fires after its remaining time, not when the clock has caught up.
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;

@@ -86,7 +86,7 @@ fn is_beyond_time(t: i128) -> bool {
 /// One reservation at both sides.
 struct Pair {
     theirs: Reservation,
-    /// Our receipt; none if we refused.
+    /// Our receipt; `None` if we denied.
     ours: Option<Charge>,
     refunded: bool,
 }
@@ -269,7 +269,7 @@ impl Replay {
         })
     }
 
-    /// Ours gives back once: a receipt that has given something back is used up.
+    /// Ours refunds once: a receipt with a refund is used up.
     fn give_back(&mut self, t: i128, rid: usize) {
         let Pair { ours, refunded, .. } = &self.pairs[rid];
         let Some(charge) = ours.filter(|_| !refunded) else {

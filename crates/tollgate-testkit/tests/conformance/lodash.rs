@@ -99,7 +99,7 @@ impl Orphan {
         self.until = Some(now + self.wait);
     }
 
-    /// A call: a timer that rings before its wait is over is set again.
+    /// A call: a timer that fires before its wait has passed is set again.
     fn is_called(&mut self, now: i64) {
         self.until = self
             .until

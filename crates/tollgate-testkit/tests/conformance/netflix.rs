@@ -1,5 +1,5 @@
-//! Netflix's concurrency-limits against our laws: every limit, and every number behind it, to the bit.
-//! A window hands its law one sample, so the same replay serves the laws alone and in windows.
+//! Netflix's concurrency-limits against our adaptive algorithms: every limit, and every number behind it, to the bit. A
+//! window passes one sample to its algorithm, so the same replay covers the algorithms alone and in windows.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ enum Tracked {
 
 /// A law whose inner numbers were recorded, too.
 trait Recorded: LimitAlgorithm {
-    /// Compares what was recorded after the limit, and takes over what chance said.
+    /// Compares the recorded values behind the limit, and takes over the random ones.
     fn compare(&mut self, after: &[f64]) -> Judged;
 }
 

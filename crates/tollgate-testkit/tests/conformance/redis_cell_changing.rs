@@ -128,7 +128,7 @@ impl Asked {
     }
 }
 
-/// Some limits that one key is asked by in turn.
+/// Some limits that one key is charged by in turn.
 fn limits(random: &mut Random) -> Vec<Parameters> {
     let counts = [1, 1, 2, 3, 7, 30, 60, 1_000, 999_999, 3_000_000];
     let periods = [1, 1, 2, 10, 59, 60, 61, 3_600, 86_400, 31_536_000];
@@ -152,7 +152,7 @@ fn pick(random: &mut Random, of: usize) -> usize {
     usize::try_from(random.below(of as u64)).expect("an index")
 }
 
-/// A time that the next call comes after, in microseconds: at once, or around what one of a limit takes.
+/// The time before the next call, in microseconds: none, or about a token's time of one of the limits.
 fn pause(random: &mut Random, limit: Parameters) -> u64 {
     let emission = u64::try_from(limit.period * 1_000_000 / limit.count).expect("a time");
     match random.below(6) {

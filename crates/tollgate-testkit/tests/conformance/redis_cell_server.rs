@@ -1,4 +1,5 @@
-//! redis-cell in a Redis: our service is asked over a socket, on virtual time, and answers the same five numbers.
+//! redis-cell in a Redis: our service gets the same commands over a socket, on virtual time, and replies with the same
+//! five numbers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;

@@ -69,7 +69,7 @@ impl Recorded {
         self.exact_remaining.unwrap_or(self.remaining)
     }
 
-    /// Whether the request passed: 0 allowed may be a success or not, the retry tells.
+    /// Whether the request passed: 0 allowed may be a success or not, as the retry shows.
     fn passed(&self) -> bool {
         self.retry_after_ns == -1
     }
@@ -156,7 +156,7 @@ impl Replay {
         (now < self.level.as_of).then_some(Excused(WENT_BACK))
     }
 
-    /// Ours takes as many whole tokens as there are, up to n; the peer says no below one.
+    /// Ours takes as many whole tokens as there are, up to n; the peer denies below one.
     fn allow_at_most(&mut self, now: Timestamp, recorded: &Recorded) -> Judged {
         let excuse = self.excuse(now);
         let whole = self.limit.remaining(&self.level, now);

@@ -12,7 +12,7 @@ pub(crate) use disagreement::{Disagreement, Side};
 use serde::de::DeserializeOwned;
 use tollgate_testkit::test_vectors;
 
-/// How many disagreements of a side are told; the rest are counted.
+/// How many disagreements of a side are printed; the rest are counted.
 const TOLD: usize = 10;
 
 /// The sequences of a set; a set that can't be read fails the test with its path.
@@ -192,7 +192,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A replay that panicked says where it was.
+/// Prints the place of a panic in a replay.
 impl Drop for Tally {
     #[expect(clippy::print_stdout, reason = "the test harness shows it on failure")]
     fn drop(&mut self) {

@@ -1,6 +1,6 @@
-//! uber-go/ratelimit against our pacer: the same turns, with and without slack.
+//! uber-go/ratelimit against our pacer: the same departure times, with and without slack.
 //!
-//! The peer returns when a turn was meant to be, ours how long it was waited for: what is slept is compared.
+//! The peer returns the intended departure time, ours the duration of the wait: the sleeps are compared.
 
 use std::future::{Future, IntoFuture};
 use std::pin::pin;

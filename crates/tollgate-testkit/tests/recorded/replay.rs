@@ -159,7 +159,7 @@ fn known<'a>(facts: &[Pair]) -> Facts<'a> {
     facts.iter().copied().collect()
 }
 
-/// What is told of a request by rules.
+/// The answer to a request by rules.
 fn findings(findings: &DecisionDetails<'_>) -> String {
     let mut text = format!("{} {}", findings.cause(), decision(findings.decision()));
     if let Some(reason) = findings.reason() {

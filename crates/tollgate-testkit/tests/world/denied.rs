@@ -1,4 +1,4 @@
-//! Requests that one limit denies, over limits that are leased: they are charged nothing.
+//! Requests that one limit denies, over leased limits: they are charged nothing.
 
 use tollgate_testkit::world::{
     Amount, CountingChoice, Event, Failure, FinalCost, LimitSort, Request, Rule, Scenario,
@@ -7,11 +7,11 @@ use tollgate_testkit::world::{
 
 const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3_600 * SECOND;
-/// The one who asks again and again, whatever it is told.
+/// The loud client, which retries whatever the answer is.
 const LOUD: usize = 0;
-/// How often at once.
+/// Its concurrent requests.
 const TASKS: u64 = 16;
-/// One who asks as often as the shared limit lets pass.
+/// The client that sends as many requests as the shared limit allows.
 const OTHER: usize = 1;
 const SECONDS: u64 = 2;
 
@@ -117,7 +117,7 @@ fn passed(rules: Vec<Rule>) -> (usize, usize) {
     (of(OTHER), of(LOUD))
 }
 
-/// The other asks for exactly what the limit gives, and the loud one takes what its own limit lets it.
+/// The other sends exactly as much as the limit allows, and the loud one takes what its own limit allows.
 fn starves_nobody(own: Rule, most: usize) {
     let (other, loud) = passed(vec![all(), own]);
     assert!(loud <= most, "{loud} of the loud one passed");

@@ -1,11 +1,11 @@
-//! When keys are past their time: by whole milliseconds, and until somebody looks.
+//! The expiry of keys: in whole milliseconds, and on access.
 
 use tollgate_testkit::redis::Reply;
 use tollgate_testkit::world::{Store, StoreCondition};
 
 use super::Both;
 
-/// What a command says of a number.
+/// A command's answer for a number.
 fn number(reply: Result<Reply, String>) -> i64 {
     reply
         .ok()

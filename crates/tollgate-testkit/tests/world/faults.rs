@@ -1,4 +1,4 @@
-//! What is done to a store: its conditions, as a real one has them, and what it loses.
+//! Faults of a store: its states, as a real one has them, and what it loses.
 
 use tollgate_testkit::redis::Reply;
 use tollgate_testkit::traffic::Random;

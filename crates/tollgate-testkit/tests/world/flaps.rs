@@ -1,4 +1,4 @@
-//! A store that flaps, in the world and as the store of a test: the same steps are held to the same bound.
+//! A store that flaps, in the world and as a fake store: the same steps have the same bound.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tollgate_testkit::world::{
 };
 
 const SECOND: u64 = 1_000_000;
-/// In a second, and at once.
+/// Per second, and burst.
 const COUNT: u64 = 20;
 const BURST: u64 = 60;
 

@@ -1,4 +1,4 @@
-//! Whole histories of a fleet, each by a seed: nothing that must not be.
+//! Whole histories of a fleet, each from a seed: no invariant is violated.
 //!
 //! `TOLLGATE_SEEDS=7..8` plays these and no others; a failing seed says so and prints its shortest history.
 

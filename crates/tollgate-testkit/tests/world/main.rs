@@ -34,12 +34,12 @@ fn pick<'a, T: ?Sized>(random: &mut Random, from: &[&'a T]) -> &'a T {
     from[usize::try_from(random.below(count)).expect("a few")]
 }
 
-/// A simulated store and a real one, asked the same.
+/// A simulated store and a real one, with the same requests.
 struct Both {
     _server: Server,
     real: Client,
     simulated: Store,
-    /// What was asked since both were empty.
+    /// The requests since both were empty.
     history: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Resets of keys in use, told by hand for limits of every kind: after one there is the whole limit, and never more than that,
-//! whatever nodes hold of it or have held from before.
+//! Resets of keys in use, as handwritten histories for limits of every kind: after a reset the whole limit is
+//! available, and never more, whatever nodes still hold or held before.
 
 use tollgate_testkit::world::{
     Amount, CountingChoice, EstimateSetting, Event, Failure, FinalCost, LimitSort, Record,
@@ -22,7 +22,7 @@ fn kinds() -> Vec<(LimitSort, CountingChoice)> {
     kinds
 }
 
-/// Two nodes with one limit of a hundred, of which none comes back while a story is told.
+/// Two nodes with one limit of a hundred tokens, none of which come back during a story.
 fn setting(
     (sort, counted): (LimitSort, CountingChoice),
     estimated: Option<EstimateSetting>,

@@ -1,4 +1,4 @@
-//! Scripts see nothing but what they are given: not each other, not another store, no clock and no chance.
+//! The sandbox of scripts: no access to each other, to another store, to a clock or to randomness.
 
 use tollgate_testkit::redis::Reply;
 use tollgate_testkit::threads::run_together;

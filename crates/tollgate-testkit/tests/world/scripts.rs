@@ -1,4 +1,4 @@
-//! The real scripts with random questions, replayed on both stores.
+//! The real scripts with random requests, replayed on both stores.
 
 use tollgate_redis::simulation::scripts;
 use tollgate_testkit::redis::Server;
@@ -21,7 +21,7 @@ const SLOTS: u8 = 7;
 const RAISE: u8 = 8;
 const GIVE_BACK: u8 = 3;
 const RESET: u8 = 5;
-/// The answer is to tell the counter's generation.
+/// The answer must have the counter's generation.
 const TELL: f64 = 1.0;
 
 /// Price, drain and capacity: 10/s, 1000/m with a burst of 50, 3/h, one burst that never comes back.
@@ -220,7 +220,7 @@ impl Asking {
         self.call(scripts::mixed(), keys, record, holders)
     }
 
-    /// The generation of a counter that a question is about, or that its answer is to tell.
+    /// The generation of a counter in a request, or expected in its answer.
     fn generation(&mut self, op: u8, kind: u8) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "times are below 2^53")]
         match op {
@@ -252,7 +252,7 @@ impl Asking {
     }
 }
 
-/// Whether an answer is to tell a generation.
+/// Whether an answer must have a generation.
 fn is_told(generation: f64) -> bool {
     generation.to_bits() == TELL.to_bits()
 }

@@ -1,5 +1,5 @@
-//! What a request cost, said at every time, to limits of every kind in a store: in time it is charged, and late it is
-//! charged as far as it isn't yet. Nothing comes back late, but what the rule gives back by itself.
+//! Settling an actual cost at every time, for limits of every kind in a store: in time it is charged, and late it is
+//! charged as far as it wasn't yet. A late settlement refunds nothing beyond what the rule refunds by itself.
 
 use tollgate::stack::SettlementTiming;
 use tollgate_testkit::world::{
@@ -14,7 +14,7 @@ const ESTIMATE: u64 = 20;
 /// In milliseconds.
 const WITHIN: u64 = 2_000;
 
-/// Every kind of limit whose costs may be estimates: a hundred, of which none comes back while a story is told.
+/// Every kind of limit with estimates: a hundred tokens, none of which come back during a story.
 fn kinds() -> Vec<(LimitSort, CountingChoice)> {
     let levels = ["gcra", "token-bucket", "leaky"].map(LimitSort::Level);
     let windows = ["fixed-window", "sliding-window", "sliding-log"].map(LimitSort::Window);

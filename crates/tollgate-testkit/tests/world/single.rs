@@ -1,4 +1,4 @@
-//! Histories that are told by hand: what the random ones found once, at its shortest.
+//! Handwritten histories: failures that random histories found once, at their shortest.
 
 use tollgate_testkit::world::{
     Amount, CountingChoice, Event, Failure, FinalCost, KeptData, LimitSort, Record, RefundEvent,
@@ -9,7 +9,7 @@ const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3_600 * SECOND;
 const TIMEOUT: u64 = 25;
 
-/// One node, and one who asks.
+/// One node, and one client.
 fn setting(rules: Vec<Rule>) -> ScenarioSettings {
     ScenarioSettings {
         nodes: 1,

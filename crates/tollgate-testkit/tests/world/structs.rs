@@ -4,7 +4,7 @@ use tollgate_testkit::traffic::Random;
 
 use super::{Both, at_length, pick};
 
-/// Packs what it is given, and unpacks that and something after it. Numbers are told to the last bit.
+/// Packs values, and unpacks them with something behind. Numbers are compared to the last bit.
 const THERE_AND_BACK: &str = "
     local values = {}
     for i = 2, #ARGV do values[i - 1] = tonumber(ARGV[i]) or ARGV[i] end

@@ -1,5 +1,5 @@
-//! Requests that rules and trees limit together, in memory and on a store, exact and leased: a judge counts what passed, and each
-//! limit has charged exactly that.
+//! Requests that rules and trees limit together, in memory and on a store, exact and leased: a checker counts the
+//! allowed requests, and each limit has charged exactly those.
 
 use std::time::Duration;
 

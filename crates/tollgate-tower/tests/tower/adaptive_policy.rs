@@ -1,4 +1,5 @@
-//! A policy whose concurrency adapts: statuses and latencies of answers are what it learns from, and what it refuses is shed.
+//! A policy with adaptive concurrency: it learns from the statuses and latencies of responses, and sheds what it
+//! denies.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What clients read.
+//! The responses to clients.
 
 use tollgate::Rate;
 use tollgate_tower::{DenialBodyFormat, HeaderDialect, RateLimitLayer, ResponseFormat, keys};
@@ -107,7 +107,7 @@ async fn a_call_of_grpc_is_refused_as_grpc_does() {
     );
 }
 
-/// A call of gRPC reads a status in trailers, and nothing else that it could tell from a broken connection.
+/// A gRPC client reads a status in trailers; anything else would look like a broken connection.
 #[tokio::test]
 async fn a_call_of_grpc_without_a_key_is_told_in_its_own_way() {
     let (limits, _) = per_key(Rate::per_hour(1), keys::Header::new("x-api-key"));
@@ -194,7 +194,7 @@ async fn no_cache_keeps_a_denial_whatever_its_reason_is() {
     }
 }
 
-/// Clients tell limits apart by their names.
+/// Clients distinguish limits by their names.
 #[tokio::test]
 async fn two_layers_on_one_path_have_two_names_by_default() {
     let by_address = |rate| RateLimitLayer::new(per_key(rate, keys::ClientAddress::new()).0);

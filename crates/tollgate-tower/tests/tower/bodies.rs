@@ -1,4 +1,4 @@
-//! What answers have for a body: the service's own, or one around it.
+//! The bodies of responses: the service's own, or a wrapper around it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ where
     assert!(text(refused).await.contains(r#""reason":"rate""#));
 }
 
-/// The same of one that has one slot for each client, and this limiter.
+/// The same with one permit for each client, and this limiter.
 async fn holds_one<S, B>(limited: S, limiter: &KeyedConcurrencyLimiter<Fingerprint>)
 where
     S: Service<Request<axum::body::Body>, Response = Response<B>, Error = Infallible> + Clone,
@@ -112,7 +112,7 @@ async fn the_body_of_tonic_stays_what_it_is() {
     holds_one::<_, tonic::body::Body>(layer.layer(service), &limiter).await;
 }
 
-/// As a layer of CORS or a timeout does, which needs a body when the service wasn't asked.
+/// A layer like CORS or a timeout, which needs a body when the service isn't called.
 #[tokio::test]
 async fn layers_outside_can_answer_with_an_empty_body() {
     fn instead<R, B: Default>(_: &impl Service<R, Response = Response<B>>) -> Response<B> {

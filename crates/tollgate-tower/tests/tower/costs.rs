@@ -1,4 +1,4 @@
-//! What requests cost.
+//! The costs of requests.
 
 use std::num::NonZero;
 

@@ -1,4 +1,4 @@
-//! Which answers count, and what they did cost.
+//! Which responses count, and their actual costs.
 
 use std::convert::Infallible;
 use std::num::NonZero;
@@ -37,7 +37,7 @@ fn exact(count: u64) -> Exact {
     SettlingRatePerKey::with_limiter(Arc::new(limiter), keys::ClientAddress::new())
 }
 
-/// Answers with the status that is asked for.
+/// Answers with the requested status.
 fn answering<L: RequestLimits<RequestHead>>(layer: RateLimitLayer<L>) -> Router {
     let status =
         |Path(code): Path<u16>| async move { StatusCode::from_u16(code).expect("a status") };
@@ -148,7 +148,7 @@ async fn a_service_that_fails_without_an_answer_has_failed() {
     }
 }
 
-/// A call of gRPC says at its end how it went.
+/// A gRPC call has its status in the trailers.
 #[tokio::test]
 async fn trailers_of_grpc_are_waited_for() {
     let layer = RateLimitLayer::new(exact(1))

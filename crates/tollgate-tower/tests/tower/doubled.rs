@@ -23,7 +23,7 @@ fn engine(text: &str) -> Engine<Memory<Manual, Manual>> {
     Engine::new(policy.policy, memory.build()).expect("an engine")
 }
 
-/// Decided at once, and by a layer that takes its time.
+/// Decides immediately, and by a layer that takes its time.
 fn both_ways(text: &str) -> [Router; 2] {
     [
         app(RateLimitLayer::from_policy(engine(text))),

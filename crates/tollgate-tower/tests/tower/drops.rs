@@ -55,7 +55,7 @@ fn slots_of_a_policy_that_takes_its_time_come_back() {
     assert!(points > 10, "{points}");
 }
 
-/// What was held is charged or given back; never both, and never neither.
+/// A hold is charged or refunded; never both, and never neither.
 #[test]
 fn holds_end_wherever_a_request_is_dropped() {
     for (settle, counts) in [
@@ -124,7 +124,7 @@ fn estimates_that_are_waited_for_end_wherever_a_request_is_dropped() {
     assert!(points > 13, "{points}");
 }
 
-/// And of a request that waits while rules change, and is asked about again.
+/// And of a request that waits while rules change, and is decided again.
 #[test]
 fn who_is_asked_about_again_leaves_nothing_wherever_it_is_dropped() {
     let policy = |text: &str| {
@@ -170,7 +170,8 @@ fn who_is_asked_about_again_leaves_nothing_wherever_it_is_dropped() {
     assert!(points > 13, "{points}");
 }
 
-/// A call is ended from another thread while it completes: whoever is first, its slot comes back and its hold ends, once.
+/// A call is dropped by another thread while it completes: whichever is first, its permit is released and its hold
+/// ends, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_from_outside_may_race_the_completion() {
     let slots = ConcurrencyLimit::new(1_000_000, keys::ClientAddress::new());

@@ -1,4 +1,4 @@
-//! A request that passes at one look is decided, counted and answered as one that is asked about in full.
+//! A request on the fast path is decided, counted and answered like one on the full path.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZero;
@@ -28,11 +28,11 @@ enum Step {
     Pass(Duration),
     /// The clock is set back, if there is one client: with several, what is known then depends on a seed.
     Back(Duration),
-    /// The rate changes to so many a second, and so many at once.
+    /// Changes the rate, per second and burst.
     Rate(u64, u64),
     /// An operator does something to a client.
     Act(IpAddr, Act),
-    /// One of those that wait goes away.
+    /// Drops one of the waiters.
     Leave(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Whole answers, as clients of each dialect read them, and what a parser of structured fields makes of them.
+//! Whole responses in each header dialect, checked by a parser of structured fields.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tollgate_tower::{Cost, DenialBodyFormat, HeaderDialect, RateLimitLayer, Resp
 
 use crate::kit::{Answer, app, as_grpc, ask, from, per_key};
 
-/// What is expected, with a line before each answer.
+/// The expected responses, with a heading line before each.
 const GOLDEN: &str = include_str!("golden.txt");
 
 type Asked = http::Request<axum::body::Body>;

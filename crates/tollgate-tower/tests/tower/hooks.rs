@@ -1,4 +1,4 @@
-//! What operators see.
+//! Hooks for operators.
 
 use std::future::ready;
 use std::num::NonZero;
@@ -168,7 +168,7 @@ fn a_key_that_not_one_request_has_is_warned_of_once() {
     }
 }
 
-/// What clients don't send is their mistake: it makes no line that operators read, but for one if it is never sent.
+/// A missing header is the client's mistake: it logs nothing for operators, except once if no client ever sends it.
 #[test]
 fn clients_cause_neither_500_nor_lines_above_debug() {
     let log = Log::new(Level::INFO);
@@ -200,7 +200,7 @@ fn clients_cause_neither_500_nor_lines_above_debug() {
     }
 }
 
-/// A layer that denies all it sees, as nobody sends its header, says so once.
+/// A layer that denies every request, as nobody sends its header, warns once.
 #[test]
 fn a_header_that_nobody_sends_is_warned_of_within_100_requests() {
     let log = Log::new(Level::INFO);
@@ -219,7 +219,7 @@ fn a_header_that_nobody_sends_is_warned_of_within_100_requests() {
     });
 }
 
-/// The log says what it was: a list, a block, or a limit.
+/// The log names the cause: a list, a block, or a limit.
 #[test]
 fn who_is_on_a_list_is_not_logged_as_over_a_limit() {
     let log = Log::new(Level::INFO);
@@ -310,7 +310,7 @@ fn a_proxy_that_comes_late_is_warned_of_as_well() {
     }
 }
 
-/// A backend that can't be asked, with nothing to fall back on.
+/// A backend that is unreachable, without a fallback.
 struct Broken;
 
 impl Backend for Broken {
@@ -329,7 +329,7 @@ impl Backend for Broken {
     }
 }
 
-/// A store that is away fills no disk.
+/// An unreachable store doesn't fill the disk with log lines.
 #[test]
 fn what_can_not_be_asked_is_logged_as_sparingly_as_refusals() {
     for level in [Level::ERROR, Level::INFO] {

@@ -1,4 +1,4 @@
-//! Requests that are written to get past a limit, and mixes of options that could lose what is held.
+//! Requests that try to get past a limit, and mixes of options that could leak permits.
 
 use std::convert::Infallible;
 use std::num::NonZero;
@@ -76,7 +76,7 @@ async fn a_rule_of_a_host_is_for_all_ways_to_write_it() {
     assert_eq!(ask(&app, request).await.status, 200);
 }
 
-/// Two lines of `transfer-encoding` are a body, too.
+/// Two `transfer-encoding` fields declare a body, too.
 #[tokio::test]
 async fn a_body_of_unknown_size_costs_so_however_it_is_announced() {
     let cost = Cost::BodySize {
@@ -102,7 +102,7 @@ async fn a_body_of_unknown_size_costs_so_however_it_is_announced() {
     }
 }
 
-/// Those who read cookies take away quotes and percent signs, so one session has thousands of spellings.
+/// Cookie parsers remove quotes and percent signs, so one session has thousands of spellings.
 #[tokio::test]
 async fn a_cookie_is_one_key_however_it_is_spelled() {
     let (limits, _) = per_key(Rate::per_hour(1), keys::Cookie::new("sid"));
@@ -122,7 +122,7 @@ async fn a_cookie_is_one_key_however_it_is_spelled() {
     assert_eq!(seen, [200, 429, 429, 429, 200, 200]);
 }
 
-/// What can never pass says nothing of when to come again, so whoever sends it isn't early later.
+/// A request that can never pass gets no `retry-after`, so a later request isn't early.
 #[tokio::test(start_paused = true)]
 async fn what_is_too_large_once_does_not_make_its_sender_wait_for_ever() {
     let limiter = KeyedLimiter::builder(Rate::per_minute(1), 1_000).clock(Arc::new(Tokio::new()));
@@ -156,7 +156,7 @@ async fn what_is_too_large_once_does_not_make_its_sender_wait_for_ever() {
     assert_eq!(took("/").await, (429, 0), "it did as it was told");
 }
 
-/// A layer around another adds to what that one tells, and never says that there is more where nothing is.
+/// A layer around another adds to its header fields, and never reports more remaining tokens than there are.
 #[tokio::test]
 async fn what_an_inner_layer_tells_stays() {
     for dialects in [
@@ -188,7 +188,7 @@ async fn what_an_inner_layer_tells_stays() {
     }
 }
 
-/// A user's budget around a tenant's: what the service tells counts for both.
+/// A user's budget around a tenant's: the service's reported cost counts for both.
 #[tokio::test]
 async fn what_was_used_is_told_to_all_layers() {
     let budget = |name| {
@@ -210,7 +210,7 @@ async fn what_was_used_is_told_to_all_layers() {
     }
 }
 
-/// Scripts may read when to come again whatever refused.
+/// Scripts may read `retry-after` whichever limit denied.
 #[tokio::test]
 async fn refusals_without_numbers_are_exposed_as_well() {
     let one = NonZero::new(1).expect("more than zero");

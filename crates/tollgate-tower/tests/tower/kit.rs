@@ -1,4 +1,4 @@
-//! A service to ask, and what it answered.
+//! A service for tests, and its responses.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -90,7 +90,7 @@ pub(crate) fn fields(headers: &HeaderMap) -> Vec<String> {
     own.map(line).collect()
 }
 
-/// What the answer says is left.
+/// The remaining tokens in the response.
 pub(crate) fn left(answer: &Answer) -> u64 {
     let field = |line: &&String| line.starts_with("ratelimit: ");
     let line = answer.fields.iter().find(field).expect("a field");
@@ -100,7 +100,7 @@ pub(crate) fn left(answer: &Answer) -> u64 {
     left.parse().expect("a number")
 }
 
-/// A service of axum in which the layer is told which route serves a request.
+/// An axum service in which the layer knows the route of a request.
 pub(crate) fn routed<L: RequestLimits<RequestHead>>(layer: RateLimitLayer<L>) -> Router {
     let hello = || async { "hello" };
     Router::new()
@@ -126,7 +126,7 @@ impl<F: Future> Task<F> {
     }
 }
 
-/// Frames that are there at once.
+/// Frames that are ready immediately.
 pub(crate) fn frames<I>(frames: I) -> Frames<I::IntoIter>
 where
     I: IntoIterator<Item = Result<Frame<Bytes>, Infallible>>,
@@ -144,7 +144,7 @@ impl<I: Iterator + Unpin> futures_core::Stream for Frames<I> {
     }
 }
 
-/// Asks for these statuses one after the other, and tells what was answered.
+/// Requests these statuses one after the other, and returns the responses.
 pub(crate) async fn statuses(app: &Router, codes: &[u16]) -> Vec<u16> {
     let mut seen = Vec::new();
     for code in codes {

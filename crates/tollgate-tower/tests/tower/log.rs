@@ -1,4 +1,4 @@
-//! A log whose lines tests read, and a runtime to run on while it is kept.
+//! A log whose lines tests read, and a runtime to run on while it is installed.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Mixes of options, and changes while requests are under way, that could get past a limit or tell clients what isn't so.
+//! Mixes of options, and changes while requests are in flight, that could get past a limit or misinform clients.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn engine(text: &str) -> Arc<Engine<Memory<Manual, Manual>>> {
     Arc::new(Engine::new(policy(text), memory.build()).expect("an engine"))
 }
 
-/// Answers with the status that is asked for, of which only failures count.
+/// Answers with the requested status; only failures count.
 fn counting_failures<B: Backend + 'static>(limits: PolicyLimits<B>) -> Router {
     let status =
         |Path(code): Path<u16>| async move { StatusCode::from_u16(code).expect("a status") };
@@ -47,7 +47,7 @@ fn counting_failures<B: Backend + 'static>(limits: PolicyLimits<B>) -> Router {
     Router::new().route("/{code}", get(status)).layer(layer)
 }
 
-/// What a policy says that a request costs is what a failure costs.
+/// The cost that a policy sets is the cost of a failure.
 #[tokio::test]
 async fn a_failure_costs_what_its_rule_says() {
     for unsettled in ["charge", "refund"] {
@@ -92,7 +92,7 @@ fn of_user(user: &str) -> Request<Body> {
     request
 }
 
-/// A request that waits is asked about again, by the rules that are in force then, which may ask for more.
+/// A waiting request is decided again by the rules in force then, which may need more facts.
 #[tokio::test(start_paused = true)]
 async fn who_waits_while_rules_change_is_known_to_the_new_ones() {
     let memory = Memory::builder().clock(Tokio::new()).wall(Manual::new());
@@ -156,7 +156,7 @@ async fn a_pit_without_places_holds_nobody_up() {
     assert_eq!(seen, [200, 429, 429, 429]);
 }
 
-/// Who was never told when to come again can't have come too early.
+/// A client that never got a `retry-after` can't have come too early.
 #[tokio::test(start_paused = true)]
 async fn who_was_denied_once_does_not_wait_for_other_refusals() {
     let limiter = KeyedLimiter::builder(Rate::per_minute(1), 1_000).clock(Arc::new(Tokio::new()));
@@ -227,7 +227,7 @@ fn exact(
     )
 }
 
-/// A service that says something absurd keeps its client out for a while, and not for ever.
+/// An absurd `retry-after` of a service keeps its client out for a while, and not forever.
 #[tokio::test]
 async fn a_debt_is_bounded() {
     for used in [1_000_000, u64::MAX / 2, u64::MAX] {
@@ -251,7 +251,7 @@ async fn a_debt_is_bounded() {
     }
 }
 
-/// What is told of a limit is what is in force.
+/// The reported limit is the one in force.
 #[tokio::test]
 async fn a_rate_that_changes_is_told_at_once() {
     let (limits, _) = per_key(Rate::per_minute(60).burst(20), keys::ClientAddress::new());
@@ -305,7 +305,7 @@ async fn a_handler_that_writes_nonsense_breaks_nothing() {
     assert_eq!(response.headers()["x-mixed"], "Case");
 }
 
-/// Ten thousand clients at once, and all go away.
+/// Ten thousand concurrent clients, and all disconnect.
 #[tokio::test]
 async fn ten_thousand_keys_leave_nothing_behind() {
     let limits = ConcurrencyLimit::new(1, keys::Header::new("x-api-key"));
@@ -363,7 +363,7 @@ async fn one_client_is_one_however_its_address_is_written() {
     assert_eq!(lefts, [99, 98, 97, 96, 95]);
 }
 
-/// What is held is held of the same limits after rules were read again, and given back there.
+/// A hold belongs to the same limits after a reload, and is refunded there.
 #[tokio::test]
 async fn what_is_held_while_rules_are_read_again_is_given_back() {
     let text = "limits:
@@ -386,7 +386,7 @@ async fn what_is_held_while_rules_are_read_again_is_given_back() {
     }
 }
 
-/// A store that is away is neither a failure of clients nor a way past those that count.
+/// An unreachable store is neither a client's failure nor a way past limits on failures.
 #[tokio::test]
 async fn failures_count_as_rules_say_while_the_store_is_away() {
     for (on_failure, expected) in [
@@ -414,7 +414,7 @@ async fn failures_count_as_rules_say_while_the_store_is_away() {
     }
 }
 
-/// What is used behind a layer that lets requests wait is told to the one before it.
+/// The cost reported behind a layer that lets requests wait reaches the layer before it.
 #[tokio::test(start_paused = true)]
 async fn what_was_used_is_told_through_a_layer_that_waits() {
     let limiter = KeyedLimiter::builder(Rate::per_second(1), 1_000).clock(Arc::new(Tokio::new()));

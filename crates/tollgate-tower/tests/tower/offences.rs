@@ -1,4 +1,4 @@
-//! Who isn't served, who waits for that, and who is only watched.
+//! Clients with too many failures: denied, delayed, or only observed.
 
 use std::num::NonZero;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is answered at one look where something else happens meanwhile: waits, threads that end, guards within guards.
+//! The fast path while something else happens: waits, threads that end, nested layers.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn a_thread_that_ends_still_answers() {
     assert_eq!(heard.recv(), Ok(vec![200, 200, 429]));
 }
 
-/// Whoever is asked by a guard may ask another.
+/// A key function inside one layer may call another layer.
 #[tokio::test]
 async fn guards_are_asked_within_guards() {
     let other = |rate| {

@@ -1,4 +1,4 @@
-//! Looks from several threads at once, at tables that are full and rates that change, and services that panic and fail.
+//! The fast path from several threads: full tables, changing rates, and services that panic and fail.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::kit::{app, frames, from, per_key, task};
 
-/// Each request is counted once, as what it was answered, whoever else comes meanwhile.
+/// Each request is counted once, with its answer, under concurrent requests.
 #[test]
 fn a_crowd_is_counted_one_by_one() {
     const EACH: u64 = 3_000;

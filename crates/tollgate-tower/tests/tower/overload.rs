@@ -1,5 +1,5 @@
-//! The layer that sheds in front of axum, over sockets: the handler has so many workers and takes as long as the test says, by a
-//! clock that it moves, so that what comes of an overload depends on nothing else.
+//! The load-shedding layer in front of axum, over sockets. The handler has a fixed number of workers and a latency on a
+//! clock that the test moves, so that the outcome of an overload depends on nothing else.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ use tollgate_adaptive::shed::{Criticality, LoadShedder};
 use tollgate_adaptive::{AdaptiveController, Bounds, LimitAlgorithm, Little};
 use tollgate_tower::{AcquirePermit, ConcurrencyLimitLayer};
 
-/// What happens, in the order in which the test learns of it.
+/// Events, in the order in which the test observes them.
 enum Event {
-    /// A request came to the handler, which answers when it is told to.
+    /// A request came to the handler, which answers when the test says so.
     Arrived {
         path: String,
         go: oneshot::Sender<()>,
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// Sends so many requests, and waits until each has come to the handler or was refused.
+    /// Sends requests, and waits until each has come to the handler or was denied.
     async fn offer(&mut self, path: &'static str, count: usize) {
         let seen = self.waiting.len() + self.refused.len();
         for _ in 0..count {

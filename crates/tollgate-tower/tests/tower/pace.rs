@@ -1,4 +1,4 @@
-//! The layer for clients, around a service that is limited.
+//! The layer for clients, around a service with a limit.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -45,7 +45,7 @@ fn request() -> Request<axum::body::Body> {
     request.body(axum::body::Body::empty()).expect("a request")
 }
 
-/// Asks, and moves the time while that waits; says how many steps of 10 ms it took.
+/// Sends a request, and moves the time while it waits; returns the steps of 10 ms.
 fn ask(client: &mut Client, clock: &Manual) -> (u16, u32) {
     let mut answer = pin!(client.call(request()));
     for steps in 0..10_000 {
@@ -113,7 +113,7 @@ fn a_call_that_can_not_be_made_in_time_is_not_made() {
     assert_eq!(ask(&mut client, &clock), (200, 100));
 }
 
-/// A service must not be asked to be ready, and then left waiting: others may need what it keeps for that.
+/// A service must not be polled for readiness and then left: others may need the permit it keeps for that.
 #[derive(Clone)]
 struct Readied(Arc<AtomicU32>);
 

@@ -13,7 +13,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use tower::{Service, ServiceExt};
 
-/// Is there when it was asked a second time.
+/// Ready at the second poll.
 #[derive(Debug, Default)]
 pub(crate) struct Twice {
     is_asked: bool,
@@ -117,7 +117,7 @@ impl<I> Service<Request<I>> for Gradual {
     }
 }
 
-/// Goes as far as so many polls, with a `step` after each, and drops what there is then; says whether that was all.
+/// Polls a future so many times, with a `step` after each, and drops it; returns whether it completed.
 fn drop_after<S, I, B>(service: S, request: Request<I>, step: &impl Fn(), polls: usize) -> bool
 where
     S: Service<Request<I>, Response = Response<B>>,

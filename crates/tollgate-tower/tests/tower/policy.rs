@@ -1,4 +1,4 @@
-//! A policy decides about requests.
+//! A policy decides requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,7 +142,7 @@ fn on_tokio(text: &str) -> Arc<OnTokio> {
     Arc::new(Engine::new(policy(text), memory.build()).expect("an engine"))
 }
 
-/// Decided at once, and as a store is asked.
+/// Decides immediately, and like a remote store.
 fn both_ways(engine: &Arc<OnTokio>) -> [PolicyLimits<Memory<Tokio, Manual>>; 2] {
     [
         PolicyLimits::in_memory(Arc::clone(engine)),
@@ -150,7 +150,7 @@ fn both_ways(engine: &Arc<OnTokio>) -> [PolicyLimits<Memory<Tokio, Manual>>; 2] 
     ]
 }
 
-/// Shadow only looks, also where it asks somebody who takes time to answer.
+/// Shadow mode only peeks, also with a slow store.
 #[tokio::test(start_paused = true)]
 async fn in_shadow_no_rule_makes_anybody_wait() {
     let engine = on_tokio("limits: [{name: all, rate: 1/s, over: wait 9s}]");
@@ -185,7 +185,7 @@ fn of_app(name: &str) -> Request<axum::body::Body> {
     request
 }
 
-/// Rules that come while a request waits may go by a header that nobody had asked for before: it is looked for then.
+/// Rules that arrive while a request waits may need a header that none needed before: it is extracted then.
 #[tokio::test(start_paused = true)]
 async fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
     for way in [0, 1] {
@@ -210,7 +210,7 @@ async fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones()
     }
 }
 
-/// It charges nothing to be asked again, and who goes away meanwhile leaves nothing behind.
+/// A new decision charges nothing twice, and a client that disconnects meanwhile leaks nothing.
 #[tokio::test(start_paused = true)]
 async fn rules_that_change_under_those_who_wait_charge_them_once() {
     let common = "{name: common, rate: 5/h, over: wait 9s}";

@@ -1,4 +1,4 @@
-//! Which facts of a request a policy is told, and what happens to requests that lack them.
+//! The facts of a request that a policy gets, and requests that lack them.
 
 use axum::Router;
 use axum::extract::Request;
@@ -131,7 +131,7 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// A policy for users behind a layer that finds them, in this order.
+/// A policy for users, behind a layer that extracts them.
 fn by_user(order: &str) -> Router {
     let text = "limits: [{name: per-user, match: {path: /}, key: user, rate: 10/h}]";
     let memory = Memory::builder().clock(Manual::new()).wall(Manual::new());

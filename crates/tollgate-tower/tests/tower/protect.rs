@@ -1,4 +1,4 @@
-//! The layers for clients that break circuits and try again, on a clock that the test moves, dropped wherever they wait.
+//! The client layers with a circuit breaker and retries, on a clock that the test moves, dropped wherever they wait.
 
 use std::collections::VecDeque;
 use std::io;
@@ -298,7 +298,7 @@ fn a_call_that_is_dropped_is_tried_no_more() {
     }
 }
 
-/// A layer inside that sends nothing says nothing about who would have been called.
+/// An inner layer that sends nothing reports no outcome for the backend.
 #[test]
 fn what_isnt_sent_is_neither_a_failure_nor_a_drop() {
     let clock = Manual::new();
@@ -339,7 +339,7 @@ fn a_call_that_waits_to_be_tried_again_holds_no_place() {
     assert_eq!(limiter.peek().in_use, 0);
 }
 
-/// A client behind all three: retries around a breaker around a limit of calls at once.
+/// A client behind all three: retries around a breaker around a concurrency limit.
 ///
 /// A retry costs from the moment its client is made ready, as that may connect; one that waits for its time costs nothing.
 #[test]

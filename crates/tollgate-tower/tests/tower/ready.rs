@@ -1,4 +1,4 @@
-//! Limits that take their time, around services that are ready for so many at once.
+//! Limits that decide slowly, around services whose readiness bounds their concurrency.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ async fn a_reload_between_ready_and_call_ends_no_service() {
     }
 }
 
-/// Those who wait for the service are no more than may, and whoever leaves frees its place there and here.
+/// The number of waiters for the service is bounded, and one that leaves frees its position there and here.
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_for_the_service_are_bounded() {
     let open = Arc::new(Notify::new());
@@ -154,7 +154,8 @@ async fn those_who_wait_for_the_service_are_bounded() {
     assert_eq!(status(fifth.poll_once().expect("it is done")), 200);
 }
 
-/// What `docs/reference/middleware.md` says of clients that are gone unnoticed: a timeout inside of the limit bounds how long they hold a place.
+/// The advice of `docs/reference/middleware.md` about clients that disappear unnoticed: a timeout inside of the limit
+/// bounds how long they hold a permit.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_inside_of_the_limit_gives_back_the_place() {
     let limits = ConcurrencyLimit::new(1, keys::ClientAddress::new());

@@ -22,7 +22,7 @@ use crate::kit::{ask, from};
 /// 1 June 2024, noon: where every scenario begins.
 const NOON: Duration = Duration::from_secs(1_717_243_200);
 
-/// What a request of a scenario costs, if it says so.
+/// The cost of a scenario's request, if it has one.
 #[derive(Clone, Copy)]
 struct Costs(u64);
 
@@ -120,7 +120,7 @@ impl Step {
     }
 }
 
-/// What a client is told: the status, and the lines about limits.
+/// A client's response: the status, and the header fields about limits.
 type Told = (u16, Vec<String>);
 
 /// What the engine answers by itself.
@@ -180,7 +180,7 @@ fn read(policy: &str) -> Policy {
     read.expect("a policy").policy
 }
 
-/// A service that asks this engine, by what a request says that it costs, if any does.
+/// A service on this engine, with the cost that a request has, if any.
 fn app<B: tollgate_engine::backend::Backend + 'static>(
     limits: PolicyLimits<B>,
     steps: &[Step],
@@ -274,7 +274,7 @@ async fn every_word_of_a_policy_answers_alike_in_memory_and_on_redis() {
     }
 }
 
-/// A store that is gone is no client's fault: its rule says what becomes of requests, and none looks refused by a limit.
+/// An unreachable store is no client's fault: the rule's fallback decides, and no answer looks like a limit's denial.
 #[tokio::test]
 async fn a_store_that_fails_behaves_as_its_rule_says() {
     for (on_failure, expected) in [

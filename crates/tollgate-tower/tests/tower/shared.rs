@@ -1,4 +1,4 @@
-//! All clones of a service count together, and clients apart.
+//! All clones of a service share their counters, and clients have separate ones.
 
 use std::time::Duration;
 
@@ -194,7 +194,7 @@ async fn without_a_key_requests_are_denied_or_pass_or_share_one_counter() {
     }
 }
 
-/// A request with these header lines.
+/// A request with these header fields.
 fn with(lines: &[(&'static str, &str)]) -> http::Request<axum::body::Body> {
     let mut request = from("198.51.100.7", "/");
     for (name, value) in lines {
@@ -205,7 +205,7 @@ fn with(lines: &[(&'static str, &str)]) -> http::Request<axum::body::Body> {
     request
 }
 
-/// The commonest key there is: whoever sends an API key has its own limit, and others have that of their address.
+/// The commonest key: clients with an API key have a limit for it, and others one for their address.
 #[tokio::test]
 async fn the_first_key_that_a_request_has_counts_and_no_two_share_a_counter() {
     let or = keys::Header::new("x-api-key").or(keys::ClientAddress::new());

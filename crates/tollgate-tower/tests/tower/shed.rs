@@ -1,4 +1,5 @@
-//! The layer that sheds, in process and on a clock that the test moves: what the limit is told, and that places come back.
+//! The load-shedding layer, in process and on a clock that the test moves: the outcomes reported to the limit, and the
+//! release of permits.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,7 +26,7 @@ fn request() -> Request<String> {
     Request::new(String::new())
 }
 
-/// What a limit was told, one after another.
+/// The outcomes that were reported to a limit, in order.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<(PermitOutcome, u128)>>>);
 
@@ -157,7 +158,7 @@ async fn what_came_of_a_request_is_what_the_limit_learns() {
     }
 }
 
-/// Not ready, and it says so.
+/// A service that is not ready, and returns `Pending`.
 #[derive(Clone)]
 struct Unready;
 

@@ -1,4 +1,4 @@
-//! A client that listens to what it is told, beside one that doesn't.
+//! A client that heeds the response headers, beside one that doesn't.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn client(app: &Router, address: &str, wait: impl Fn(&Answer) -> Duration)
     got
 }
 
-/// As long as it was told, and a hundredth of a second after what was served.
+/// Waits as long as the header says, and a hundredth of a second after an allowed request.
 fn listens(answer: &Answer) -> Duration {
     let mut lines = answer.fields.iter();
     match lines.find_map(|line| line.strip_prefix("retry-after: ")) {

@@ -1,4 +1,4 @@
-//! So many at once, until the bodies of their answers have ended.
+//! Concurrent requests: each holds its permit until the body of its response has ended.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ fn full(
     )
 }
 
-/// Who has nothing under way isn't told that it has too much: the server has.
+/// A client without requests in flight isn't blamed for an exhausted shared limit: the answer is the server's overload.
 #[tokio::test]
 async fn who_finds_what_newcomers_share_taken_is_told_that_the_server_is_full() {
     let (limits, there) = full(WhenFull::SharedBucket);
@@ -137,7 +137,7 @@ async fn who_finds_what_newcomers_share_taken_is_told_that_the_server_is_full() 
     drop(own);
 }
 
-/// They wait for what they share as others do for what is theirs, and are told the same when that takes too long.
+/// They wait for a shared limit as for a limit of their own, and a timeout has the same answer.
 #[tokio::test(start_paused = true)]
 async fn newcomers_wait_for_what_they_share() {
     for (at_cap, waited) in [(WhenFull::SharedBucket, 2), (WhenFull::DenyNew, 0)] {

@@ -1,4 +1,4 @@
-//! Reloads, waits, drops and tables that fill up, all at once and by seed: nobody gets past a rule, and nothing stays behind.
+//! Concurrent reloads, waits, drops and full tables, from a seed: no request gets past a rule, and nothing leaks.
 
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -208,7 +208,7 @@ async fn a_table_that_fills_up_tells_each_what_is_so() {
     assert!(many, "{told:?}");
 }
 
-/// What a call of gRPC, and another request, are told by a layer and by the same in shadow.
+/// The responses of a layer, and of the same in shadow mode, to a gRPC call and another request.
 async fn told<L: RequestLimits<RequestHead>>(
     guard: impl Fn() -> RequestLimiter<RequestHead, L>,
 ) -> [(u16, Option<String>); 4] {
@@ -255,7 +255,8 @@ async fn grpc_and_shadow_agree_on_what_is_refused() {
     assert_eq!(crowded.await, [grpc("14"), (503, None), passes(), passes()]);
 }
 
-/// Who waits for its turn, or for its refusal, or is asked about anew, frees its place wherever it goes away.
+/// A request that waits for a permit, for a delayed denial, or for a new decision frees its position wherever it is
+/// dropped.
 #[tokio::test(start_paused = true)]
 async fn tarpits_blocks_and_reloads_leave_no_place_taken() {
     let mut told: HashMap<(u16, bool), u32> = HashMap::new();

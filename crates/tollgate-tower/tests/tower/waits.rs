@@ -1,4 +1,4 @@
-//! Requests that wait for their turn in place of a refusal.
+//! Requests that wait in a queue instead of being denied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -131,7 +131,7 @@ fn exact(rate: Rate, longest: Duration) -> SettlingRatePerKey<keys::ClientAddres
     SettlingRatePerKey::with_limiter(limiter, keys::ClientAddress::new()).max_wait(longest)
 }
 
-/// The same of limits that settle: one after the other, no longer than was said, and in shadow not at all.
+/// The same for limits that settle: one after the other, no longer than configured, and in shadow mode not at all.
 #[tokio::test(start_paused = true)]
 async fn what_settles_waits_as_well() {
     let limits = || exact(Rate::per_second(1), Duration::from_millis(2_500));
@@ -179,7 +179,7 @@ async fn what_did_not_count_goes_to_those_who_wait() {
     assert_eq!(limiter.waiters(), 0);
 }
 
-/// Who goes away, at whatever point, leaves nothing out; and an estimate that was waited for is settled as others.
+/// A request that is dropped at any point leaks nothing; and an estimate after a wait is settled like any other.
 #[tokio::test(start_paused = true)]
 async fn who_waited_is_charged_what_it_used() {
     let limits = exact(Rate::per_second(10).burst(100), Duration::from_secs(60));

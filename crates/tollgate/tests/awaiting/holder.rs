@@ -1,4 +1,4 @@
-//! Whatever can be waited for, as one: a limiter, or a key called "ada".
+//! One interface for all limiters that can be waited for: a limiter, or its key "ada".
 
 use tollgate::clock::Manual;
 use tollgate::{
@@ -17,7 +17,7 @@ pub(super) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingCounter,
 ];
 
-/// A limit that can be waited for, whoever holds it.
+/// A limit that can be waited for, whoever owns it.
 pub(super) trait Holder {
     type Home<'a>: LimitHandle
     where

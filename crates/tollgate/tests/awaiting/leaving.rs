@@ -1,4 +1,4 @@
-//! Whoever leaves a line frees its place: timeouts, drops in any order, and what others see of a line.
+//! A waiter that leaves a queue frees its position: timeouts, drops in any order, and what others see of the queue.
 
 use std::thread;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn with_algorithm(rate: Rate, algorithm: Algorithm, clock: &Manual) -> Limiter<M
     built.expect("a rate that fits")
 }
 
-/// Twenty wait and go, in this order of going; then one comes: how long it has to wait.
+/// Twenty wait and leave, in this order; then one more comes: how long it has to wait.
 fn wait_after_twenty_went<H: Holder>(holder: &H, clock: &Manual, order: impl Fn(u64) -> u64) {
     let start = Timestamp::from_secs(1_000);
     clock.set(start);

@@ -228,7 +228,7 @@ mod in_a_runtime {
     }
 }
 
-/// Nothing tells whether a runtime has timers but to ask for one, so tokio's own words have to do.
+/// The only way to find out whether a runtime has timers is to use one, so the text is tokio's.
 #[cfg(feature = "tokio")]
 #[test]
 #[should_panic(expected = "timers are disabled. Call `enable_time` on the runtime builder")]

@@ -1,7 +1,7 @@
 //! Random waits, drops, checks, reservations and live changes against a slow oracle, for every algorithm and holder.
 //!
-//! The oracle knows the line as a list, and asks a limiter of its own that nobody waits for. Tasks are polled
-//! only when they were woken, so a wake-up that is missing is a pass that is missing.
+//! The oracle keeps the queue as a list, with a limiter of its own that nobody waits for. Tasks are polled only after a
+//! wake-up, so a missing wake-up shows as a missing permit.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ struct Waiting<'a, H: Holder + 'a> {
 /// What may happen in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Whoever is woken looks at once, and nobody reserves.
+    /// Woken tasks are polled immediately, and there are no reservations.
     Prompt,
     /// Those who are woken look sometimes, so that they go or others come before they noticed.
     Late,
@@ -185,7 +185,7 @@ impl<'a, H: Holder> Play<'a, H> {
         self.clock.set(self.now);
     }
 
-    /// Those who were woken look, and whoever that wakes: they are told what the oracle tells.
+    /// Polls the woken tasks, and those that they wake: their outcomes equal the oracle's.
     fn look(&mut self) {
         let mut told = BTreeMap::new();
         let mut expected = BTreeMap::new();
@@ -211,7 +211,7 @@ impl<'a, H: Holder> Play<'a, H> {
         assert_eq!(told, expected, "{} at {}", self.why, self.now);
     }
 
-    /// Everybody goes, in any order.
+    /// All waiters leave, in any order.
     fn end(mut self) -> u64 {
         while !self.waiting.is_empty() {
             self.leave();

@@ -1,5 +1,5 @@
-//! Reservations beside waiters: what is booked for waiters is taken back with the last reservation behind them, a
-//! cancelled one leaves a gap that a waiter takes, and a live change moves waiters, never reservations.
+//! Reservations beside waiters: a waiter's booking is undone with the last reservation behind it, a cancelled
+//! reservation leaves a gap that a waiter takes, and a live change moves waiters, never reservations.
 
 use std::time::Duration;
 
@@ -259,7 +259,8 @@ fn a_raised_rate_moves_waiters_of_windows_too() {
     with_each(&ALGORITHMS, Rate::per_hour(4), &Raised);
 }
 
-/// Two wait, and a reservation behind them is cancelled after a change that fails: what a newcomer is told then, and before all of it.
+/// Two wait, and a reservation behind them is cancelled after a failed change: the wait of a newcomer then, and before
+/// everything.
 fn told_after_a_failed_change<H: Holder>(holder: &H, change: impl Fn() -> bool) -> [Duration; 2] {
     let waiting = waiters(holder, 2);
     let told = holder.check_at(START, 1).wait_or_max();
@@ -296,7 +297,7 @@ fn a_rate_that_cannot_be_set_takes_nothing_from_reservations() {
     assert_eq!(after, told, "a key");
 }
 
-/// What is given back is for those who wait, also if their turns are booked for a reservation behind them.
+/// A refund is for the waiters, also if their permits are booked for a reservation behind them.
 #[test]
 fn a_refund_moves_booked_waiters_up() {
     fn pass_at_once<H: Holder>(holder: &H, reserves: bool, refund: impl Fn()) -> usize {

@@ -1,4 +1,4 @@
-//! A line whose clock is set back by far, or that nobody looked at for long.
+//! A queue whose clock is set back by far, or that wasn't polled for long.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn spend<H: Holder>(holder: &H, clock: &Manual) {
     while holder.check_at(clock.now(), 1).is_allowed() {}
 }
 
-/// Somebody waited while the clock was ahead, and is gone: whoever comes after the correction waits as usual.
+/// A task waited while the clock was ahead, and is gone: later ones wait as usual after the correction.
 fn waits_after<H: Holder>(holder: &H, clock: &Manual, name: &str) {
     let today = clock.now();
     clock.advance(YEAR);
@@ -183,7 +183,7 @@ fn three_wait<'a, H: Holder>(
     waiting
 }
 
-/// What a look at each time ahead says is what the same look says once the clock is there.
+/// A peek at each future time equals the same peek once the clock is there.
 fn looks_that_come_true<H: Holder>(make: impl Fn(&Manual) -> H, name: &str, is_exact: bool) {
     let said = |after: Duration| {
         let clock = today();

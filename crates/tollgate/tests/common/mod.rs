@@ -1,4 +1,4 @@
-//! What the law tests of every holder share: rates, and the laws for each algorithm.
+//! Shared by the law tests of every limiter: rates, and the laws for each algorithm.
 
 use std::time::Duration;
 

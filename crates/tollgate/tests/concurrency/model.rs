@@ -49,7 +49,7 @@ struct Model {
     limit: u32,
     in_use: u32,
     queue: VecDeque<(usize, u32)>,
-    /// What each wait was told: its permit, or that it never passes.
+    /// The outcome of each wait: its permit, or that it never passes.
     told: Vec<Option<bool>>,
 }
 

@@ -1,4 +1,4 @@
-//! Permits under threads: never more than the limit at once, nothing lost, nobody stuck.
+//! Permits under threads: never more than the limit in flight, nothing lost, no waiter stuck.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;

@@ -1,4 +1,4 @@
-//! Permits: how they are given, how they end, in which order waits pass, and live changes.
+//! Permits: how they are acquired and released, the order of waiters, and live changes.
 
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -275,7 +275,7 @@ fn a_limit_that_falls_below_what_a_waiter_asks_for_refuses_it_and_frees_those_be
     drop(held);
 }
 
-/// Keeps all it is told.
+/// Keeps all its input.
 #[derive(Default)]
 struct Notes(Mutex<Vec<CompletedCall>>);
 

@@ -1,5 +1,4 @@
-//! A key among others equals a key alone in its table: an idle key is as one never seen, whether it
-//! was dropped or not.
+//! A key among others equals a key alone in its table: an idle key is like a new one, whether it was dropped or not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

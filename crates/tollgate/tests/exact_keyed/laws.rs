@@ -19,7 +19,7 @@ use tollgate_testkit::traffic::Random;
 type Table<K> = StoredKeyLimiter<K, Manual>;
 type Slot = Reservation<stored_keys::Key<'static, String, str, Manual>>;
 
-/// One key of a table that lives for ever, so that its reservations can be kept.
+/// One key of a leaked table, so that its reservations can be kept.
 struct OneKey(&'static Table<String>);
 
 impl OneKey {

@@ -1,5 +1,5 @@
-//! Snapshots of an exact-key table: what is restored equals what was there, for every algorithm, and
-//! a file that isn't right loads nothing.
+//! Snapshots of an exact-key table: the restored state equals the saved one, for every algorithm, and an invalid file
+//! restores nothing.
 
 use std::fs;
 use std::path::Path;

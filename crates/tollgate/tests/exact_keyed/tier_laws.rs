@@ -11,7 +11,7 @@ use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 
 type Slot = Reservation<stored_keys::Key<'static, String, str, Manual>>;
 
-/// One key of a table that lives for ever, so that its reservations can be kept.
+/// One key of a leaked table, so that its reservations can be kept.
 struct OneKey {
     table: &'static StoredKeyLimiter<String, Manual>,
     tier: &'static Tier,

@@ -1,5 +1,5 @@
-//! Limits that change, with each call or of a whole limiter, in any order: no window sees more than the
-//! largest burst and the fastest rate of those asked in it, and a wait that was told comes true.
+//! Limits that change, with each call or of a whole limiter, in any order: no window has more than the largest burst
+//! and the fastest rate requested in it, and a reported wait is always sufficient.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::BASE;
 const SECOND: Duration = Duration::from_secs(1);
 const KEY: &str = "key";
 
-/// One key, and the limits that it is asked at.
+/// One key, and the limits of its requests.
 struct Table {
     holder: Holder,
     rates: Vec<Rate>,
@@ -31,7 +31,7 @@ enum Holder {
     One(Box<Limiter<Manual>>),
 }
 
-/// Which limiter, how it counts, and whether a limit comes with each call or is changed live.
+/// The limiter, its algorithm, and whether a limit comes with each call or is changed live.
 #[derive(Clone, Copy, Debug)]
 enum Sort {
     Keyed,
@@ -196,7 +196,7 @@ fn holds(sort: Sort, rates: &[Rate], steps: &[Visit]) -> Result<(), TestCaseErro
     Ok(())
 }
 
-/// What the bound of its algorithm says of one window.
+/// The algorithm's bound for one window.
 fn within(sort: Sort, window: &[Asked]) -> Result<(), TestCaseError> {
     let rates = || window.iter().map(|asked| asked.rate);
     if rates().any(|rate| rate.is_unlimited()) {

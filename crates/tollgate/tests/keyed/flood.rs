@@ -1,6 +1,6 @@
-//! A flood of hostile keys: nobody who is limited gets free by it, and memory stays within its bound.
+//! A flood of hostile keys: no limited key gets free by it, and memory stays within its bound.
 //!
-//! In a process of its own, so that what it holds in memory is what the table holds.
+//! In a process of its own, so that its resident memory is the table's.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! No key fails open below the cap, and idle keys make room at once.
+//! No key fails open below the cap, and idle keys make room immediately.
 
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{KeyedLimiter, Rate, Timestamp, WhenFull};
 
-/// Where the clocks of these tests start: away from zero, so that an anchor that is forgotten shows.
+/// Where the clocks of these tests start: away from zero, so that a forgotten anchor shows.
 const BASE: Timestamp = Timestamp::from_secs(1_000_000);
 
 /// A duration that is short enough in whole nanoseconds.
@@ -36,7 +36,7 @@ fn index(number: u64) -> usize {
     usize::try_from(number).expect("an index")
 }
 
-/// Whether the long versions were asked for.
+/// Whether the long versions are enabled.
 fn soak() -> bool {
     std::env::var_os("TOLLGATE_SOAK").is_some()
 }
@@ -56,7 +56,7 @@ fn with_policy(rate: Rate, capacity: usize, at_cap: WhenFull) -> (KeyedLimiter<M
     (limiter, clock)
 }
 
-/// Charges new keys until one finds no slot; how many found one. The keys are `from` and up.
+/// Charges new keys, from `from` on, until one finds the table full; returns how many found a place.
 ///
 /// Others may still find one then, because each has its own few places: those are taken too, by
 /// fines, which charge nothing else.

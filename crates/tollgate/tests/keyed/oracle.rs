@@ -29,7 +29,7 @@ impl Model {
             .decide(self.keys.entry(key).or_default(), now, cost)
     }
 
-    /// A gift, never past a full bucket.
+    /// A refund, never past a full bucket.
     fn refund(&mut self, now: Timestamp, key: u64, tokens: u64) {
         let Some(tat) = self.keys.get_mut(&key).filter(|_| tokens > 0) else {
             return;

@@ -1,4 +1,4 @@
-//! What happens at the cap, under each policy.
+//! The behaviour at the cap, under each policy.
 
 use std::time::Duration;
 

@@ -83,7 +83,7 @@ fn operators_change_what_a_key_owes_by_whichever_rate_it_counts() {
     assert_eq!(seen, [limiter.fingerprint("key")]);
 }
 
-/// Whether its slot is still there can't be known, so it may make no difference.
+/// Whether its entry still exists can't be known, so it must make no difference.
 #[test]
 fn a_key_that_owes_nothing_is_penalized_as_one_never_seen() {
     for is_seen in [true, false] {

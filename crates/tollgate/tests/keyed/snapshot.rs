@@ -1,4 +1,4 @@
-//! Snapshots: what is restored equals what was there, and a file that isn't right loads nothing.
+//! Snapshots: the restored state equals the saved one, and an invalid file restores nothing.
 
 use std::error::Error;
 use std::fs;

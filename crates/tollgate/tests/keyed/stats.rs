@@ -1,4 +1,4 @@
-//! What the table counts of its own work.
+//! The table's own statistics.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use crate::{index, nanos, with_policy};
 
 const THREADS: u64 = 4;
 
-/// Runs `body` on several threads at once.
+/// Runs `body` on several concurrent threads.
 fn together(body: impl Fn(u64) + Sync) {
     let barrier = Barrier::new(index(THREADS));
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Uptime has no end: what words count from follows the clock, and no key notices.
+//! Uptime has no bound: the origin of stored times follows the clock, and no key changes by it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

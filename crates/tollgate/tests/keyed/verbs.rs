@@ -1,4 +1,4 @@
-//! The verbs by key, what an operator does to one, and what is seen of all.
+//! The verbs by key, operators' changes of a key, and the view of all keys.
 
 use std::time::Duration;
 

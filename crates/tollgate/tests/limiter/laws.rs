@@ -1,4 +1,4 @@
-//! Every law of the arithmetic again, for the places where a `Limiter` keeps its state.
+//! Every law of the arithmetic again, for each place where a `Limiter` keeps its state.
 //!
 //! The lock and the word keep them all; the striped form keeps 2, 4, 5 and 6 (law 10 is in
 //! `threads.rs` and in the loom models).
@@ -15,7 +15,7 @@ use tollgate_testkit::traffic::TimeOrder;
 
 use crate::common::{broken, config};
 
-/// A limiter that lives for ever, so that its reservations can be kept.
+/// A leaked limiter, so that its reservations can be kept.
 struct Shared(&'static Limiter<Manual>);
 
 impl Shared {

@@ -1,4 +1,4 @@
-//! A clock that steps back: the step isn't something that was spent, whatever the rate is changed to.
+//! A clock that steps back: the step doesn't count as spent, whatever the rate is changed to.
 
 use std::time::Duration;
 

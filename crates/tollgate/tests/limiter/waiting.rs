@@ -1,4 +1,4 @@
-//! Waiting: first come first served, deadlines that fail at once, bounded queues, paused time.
+//! Waiting: first come first served, deadlines that fail immediately, bounded queues, paused time.
 
 use std::future::{Future, IntoFuture};
 use std::sync::{Arc, Mutex};

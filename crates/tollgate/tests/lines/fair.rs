@@ -1,4 +1,4 @@
-//! A fair line under tasks and threads: who keeps the time, cancellation, deadlines, bounds.
+//! A fair queue under tasks and threads: its timekeeper, cancellation, deadlines, bounds.
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::{Pin, pin};

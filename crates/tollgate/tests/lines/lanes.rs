@@ -1,4 +1,4 @@
-//! Lanes as a user sees them: what is refused when they are built, deadlines, bounded lines, threads.
+//! The public interface of lanes: what their builder rejects, deadlines, bounded queues, threads.
 
 use std::sync::Arc;
 use std::thread;

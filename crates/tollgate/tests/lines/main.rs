@@ -1,4 +1,4 @@
-//! Lines that somebody shares out: by fairness among clients, and by lanes.
+//! Shared queues: fair among clients, and by lanes.
 
 #[cfg(feature = "tokio")]
 mod fair;

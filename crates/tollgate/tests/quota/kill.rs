@@ -1,7 +1,7 @@
-//! Kill -9 at random points: what is reopened is within the stated bound, each time.
+//! Kill -9 at random points: the reopened state is within the stated bound, each time.
 //!
-//! The test runs itself as a child that grants and tells of each grant on a pipe. The parent kills it
-//! somewhere, reopens the file, and compares.
+//! The test runs itself as a child that grants and reports each grant on a pipe. The parent kills it somewhere, reopens
+//! the file, and compares.
 #![cfg(unix)]
 
 use std::io::{Read, Write};
@@ -104,7 +104,7 @@ fn child() {
     }
 }
 
-/// What the child told before it was killed.
+/// The child's reports before it was killed.
 struct Told {
     granted: u64,
     /// Grants before a flush that it saw succeed.

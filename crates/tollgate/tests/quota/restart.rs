@@ -1,4 +1,4 @@
-//! What is kept across restarts, what keeps others out, and what happens when the disk fails.
+//! Restarts: what is restored, what locks others out, and failures of the disk.
 
 use std::fs;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::scratch::Scratch;
 const DAY: Duration = Duration::from_secs(86_400);
 const START: u64 = 1_717_200_000;
 
-/// Flushes only when told to.
+/// Flushes only on request.
 fn builder(quota: Quota) -> quota::Builder<Manual> {
     bounded(quota, 1_000_000)
 }

@@ -1,4 +1,4 @@
-//! A folder of its own for each test, gone when the test is over.
+//! A temporary folder for each test, removed at its end.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! A wall clock that is set: new keys are judged by the time it shows, known ones after a period at most,
-//! and each step grants one period's quota at most.
+//! A wall clock that is set: new keys follow the new time immediately, known ones after a period at most, and each step
+//! grants one period's quota at most.
 
 use std::time::Duration;
 

@@ -1,11 +1,5 @@
-//! A key whose quota changes to other periods and back: what was spent stays spent until its own period
-//! ends, across restarts too.
-//!
-//! The statement: whatever passes under a quota, all that passed in the period that it lies in, under
-//! whichever quota, is then at most the quota's count. Of what passed before the key was first charged
-//! under this quota, what was in a period of its own that lasted until then counts in any case. Once
-//! nothing counts any more under any quota that the key was charged under, it is forgotten, and this
-//! begins anew.
+//! A key whose quota changes to other periods and back: spent tokens stay spent until the end of their own period,
+//! across restarts too.
 
 use std::fs;
 use std::time::Duration;
@@ -128,7 +122,7 @@ fn more_periods_than_are_kept_apart_are_counted_on_the_safe_side() {
     }
 }
 
-/// One step of a history: time passes, the store may be reopened, and a quota is asked so often.
+/// One step of a history: time passes, the store may be reopened, and a quota is charged a number of times.
 #[derive(Clone, Copy, Debug)]
 struct QuotaVisit {
     gap: Duration,

@@ -1,4 +1,4 @@
-//! What quotas and refusals look like, exactly.
+//! The exact texts of quotas and denials.
 
 use tollgate::Quota;
 use tollgate::clock::Manual;

@@ -1,4 +1,4 @@
-//! What can be done with a quota limiter: charges and receipts, tiers, thresholds, caps, threads.
+//! The verbs of a quota limiter: charges and receipts, tiers, thresholds, caps, threads.
 
 use std::sync::{Arc, Mutex};
 use std::thread;

@@ -1,4 +1,5 @@
-//! Estimates that are waited for: held from their turn on, however late that is noticed, and never more than the bound.
+//! Estimates that are waited for: held from their grant on, however late the task notices, and never more than the
+//! bound.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What is held may be spent at any moment until it is settled. In every window all of it together
-//! stays below the limit's bound, at the worst moments for each window.
+//! A held estimate may be spent at any moment until it is settled. In every window all estimates together stay below
+//! the limit's bound, at the worst moments for each window.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is held of keys in a table: while it is out, the key is not idle.
+//! Holds of keys in a table: a key with an open hold isn't idle.
 
 use std::time::Duration;
 

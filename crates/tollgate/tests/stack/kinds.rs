@@ -1,4 +1,4 @@
-//! Every kind of limit as a level: by reference, and by value where it shares its limit.
+//! Every kind of limit as a member of a composite: by reference, and by value where it shares its limit.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Law 9 on random stacks: all or none, against a twin that is asked level by level.
+//! Law 9 on random composites: all or none, against a twin that is charged limit by limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ enum Verb {
     Allow,
     Check,
     Peek,
-    /// Ends the oldest request that holds slots.
+    /// Ends the oldest request that holds permits.
     End,
 }
 
@@ -75,7 +75,7 @@ fn wait_of(decision: &Decision) -> Duration {
     }
 }
 
-/// What levels say one by one: the worst refusal, by index; else nothing.
+/// The separate decisions of the limits: the worst denial, by index; else nothing.
 fn alone(twin: &World, picks: &[(Pick, u64)]) -> Option<(usize, Option<Decision>)> {
     let mut worst: Option<(usize, Duration, Option<Decision>)> = None;
     for (index, &(pick, cost)) in picks.iter().enumerate() {
@@ -217,7 +217,7 @@ fn run(count: u64, steps: &[Call]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Whoever waits as told passes, unless slots are still taken.
+/// A request that waits for the reported time passes, unless permits are still taken.
 fn after_waiting(
     it: &World,
     twin: &World,

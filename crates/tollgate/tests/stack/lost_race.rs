@@ -1,6 +1,5 @@
-//! A request that loses a race after it was charged in part: all of it comes back, whichever way it
-//! was charged. The same limit twice in a request makes sure of the loss: it has room for each, and
-//! not for both.
+//! A request that loses a race after it was charged in part: all of it is refunded, whichever way it was charged. The
+//! same limit twice in a request forces the loss: it has room for each, and not for both.
 
 use std::sync::Arc;
 

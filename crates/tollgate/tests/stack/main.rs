@@ -1,4 +1,4 @@
-//! Stacks of limits: all or none, lost races, holds, and threads.
+//! Composite limiters: all or none, lost races, holds, and threads.
 
 mod awaited;
 mod bound;
@@ -25,7 +25,7 @@ const REGRESSIONS: &str = concat!(
     "/proptest-regressions/stack.txt"
 );
 
-/// So many cases, or as many as `PROPTEST_CASES` says.
+/// The number of cases, or that of `PROPTEST_CASES`.
 fn cases(cases: u32) -> Config {
     let asked = std::env::var("PROPTEST_CASES").ok();
     let asked = asked.and_then(|count| count.parse().ok());

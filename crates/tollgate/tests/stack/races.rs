@@ -1,5 +1,4 @@
-//! Races that are lost: a limit that had room when it was looked at refuses the charge. Everything
-//! that was charged before it comes back.
+//! Lost races: a limit that had room at the peek denies the charge. Everything charged before it is refunded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +14,7 @@ use tollgate::{
 
 use super::world::{ALGORITHMS, Pick, START, STRIPED, World};
 
-/// How a limit that looks free comes to refuse.
+/// How a limit that looks free comes to deny.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Loses {
     /// A table of keys at its cap: a new key looks as one never seen.
@@ -23,11 +22,11 @@ enum Loses {
     /// A quota at its cap.
     #[cfg(feature = "quota")]
     FullQuota,
-    /// One slot of a key for two levels.
+    /// One permit of a key for two limits.
     KeySlotTwice,
     /// One token for two levels.
     SharedTwice,
-    /// One slot for two levels.
+    /// One permit for two limits.
     SlotTwice,
 }
 
@@ -81,7 +80,7 @@ fn same_from_now_on(it: &World, twin: &World, picks: &[Pick]) {
     }
 }
 
-/// A stack of every other level and, at a place among them, one that refuses the charge.
+/// A composite of all other limits and, among them, one that denies the charge.
 fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
     let (it, twin, stack) = (World::new(5), World::new(5), CompositeLimiter::new());
     let picks = others();

@@ -1,4 +1,4 @@
-//! What comes back when a hold is settled, dropped or over.
+//! Refunds of a hold that is settled, dropped or expired.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a hold leaves of slots, plain costs and quotas when it is settled, dropped or over.
+//! What a settled, dropped or expired hold leaves charged of permits, plain costs and quotas.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

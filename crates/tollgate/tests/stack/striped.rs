@@ -1,5 +1,5 @@
-//! A striped limiter whose stripes have leases when something is held of it: what they have is given up first, and
-//! none takes another until all is settled.
+//! A striped limiter whose stripes have leases when a hold begins: the leases are returned first, and no stripe takes
+//! another until everything is settled.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;

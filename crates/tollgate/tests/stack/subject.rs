@@ -25,7 +25,7 @@ pub(crate) enum Keeper {
     Keyed,
 }
 
-/// Limits live for ever, so that what is held of them can be kept anywhere.
+/// The limits are leaked, so that their holds can be kept anywhere.
 #[derive(Clone, Copy)]
 enum TestedLimit {
     Limiter(&'static Limiter<Manual>),

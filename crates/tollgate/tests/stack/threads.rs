@@ -1,4 +1,4 @@
-//! Law 10: many threads on the same limits, in different orders of their levels.
+//! Law 10: many threads on the same limits, in different orders.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -14,7 +14,7 @@ use tollgate::{
 const THREADS: usize = 8;
 const ROUNDS: usize = 2_000;
 
-/// The most that was in flight at once.
+/// The most requests in flight at one moment.
 #[derive(Default)]
 struct Gauge {
     now: AtomicUsize,
@@ -32,7 +32,7 @@ impl Gauge {
     }
 }
 
-/// Runs all threads at once; what each of them counted.
+/// Runs all threads concurrently; returns the count of each.
 fn together(body: impl Fn(usize) -> u64 + Sync) -> u64 {
     let start = Barrier::new(THREADS);
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is charged in the end is what was used, for everything that takes an estimate, and wherever it is settled.
+//! The final charge is the actual cost, for every limiter that takes an estimate, and wherever it is settled.
 
 use std::sync::Arc;
 use std::thread;

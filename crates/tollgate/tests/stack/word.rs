@@ -1,4 +1,4 @@
-//! Holds on one word, against a slow oracle of the rule: what is out doesn't drain.
+//! Holds on one word, against a slow oracle of the rule: held tokens don't drain.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One limit of every kind, twice the same: what a stack does to one, plain verbs do to the other.
+//! Two copies of one limit of every kind: one is charged by a composite, the other by plain verbs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub(crate) struct World {
     names: [String; 3],
 }
 
-/// What a level borrows while it is asked.
+/// The borrowed parts of a limit while it is charged.
 pub(crate) enum Owner<'a> {
     None,
     Exact(stored_keys::Key<'a, String, str, Manual>),
@@ -80,7 +80,7 @@ pub(crate) enum Owner<'a> {
     Quota(quota::Key<'a, Manual>),
 }
 
-/// A slot of the twin.
+/// A permit of the twin.
 pub(crate) enum Slot<'a> {
     Shared(Permit<&'a ConcurrencyLimiter<Manual>>),
     Key(KeyedPermit<'a, u8, Manual>),
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// Charges by the limit's own verb; what it says, and the slot.
+    /// Charges by the limit's own verb; returns the decision, and the permit.
     pub(crate) fn charge(&self, pick: Pick, cost: u64) -> (Decision, Option<Slot<'_>>) {
         let weight = u32::try_from(cost).unwrap_or(u32::MAX);
         let decision = match pick {

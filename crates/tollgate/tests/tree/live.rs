@@ -1,4 +1,4 @@
-//! Classes that are added, changed and removed while requests come.
+//! Classes that are added, changed and removed under traffic.
 
 use tollgate::clock::Manual;
 use tollgate::{

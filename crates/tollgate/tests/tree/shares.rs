@@ -1,4 +1,4 @@
-//! What is promised is met and what is spare is shared, within 2 %, whatever the others ask for.
+//! Promised rates are met and spare rate is shared, within 2 %, whatever other classes request.
 
 use tollgate::clock::Manual;
 use tollgate::{

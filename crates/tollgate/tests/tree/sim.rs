@@ -1,4 +1,4 @@
-//! A simulation: sources of requests on virtual time, and what each of them got.
+//! A simulation: sources of requests on virtual time, and the permits that each got.
 
 #![expect(
     clippy::cast_possible_truncation,

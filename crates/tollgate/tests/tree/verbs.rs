@@ -1,4 +1,4 @@
-//! What each verb says, at given times.
+//! The results of each verb, at given times.
 
 use std::time::Duration;
 

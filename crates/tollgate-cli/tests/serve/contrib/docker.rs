@@ -1,4 +1,4 @@
-//! The Dockerfile: two stages, of which the last has one program and nobody who is root.
+//! The Dockerfile: two stages, of which the last has one program and no root user.
 
 use std::fs;
 use std::os::unix::fs::{chown, symlink};

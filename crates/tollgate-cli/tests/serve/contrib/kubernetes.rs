@@ -1,5 +1,5 @@
-//! The manifests: Kubernetes' schemas take them, they agree with one another and with the service, and what a pod runs
-//! answers its probes.
+//! The manifests: they match Kubernetes' schemas, agree with one another and with the service, and a pod's command
+//! passes its probes.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,7 +23,7 @@ const FILES: [&str; 3] = [
 /// The oldest and the newest Kubernetes whose schemas are at hand, of those that still are in use.
 const VERSIONS: [&str; 2] = ["1.28", "1.37"];
 
-/// Whether the schemas take a file, and what is said of it.
+/// Whether a file matches the schemas, and the messages.
 fn is_valid(file: &PathBuf, version: &str) -> (bool, String) {
     let mut command = Command::new(kubernetes_validate());
     command.args(["--strict", "--kubernetes-version", version]);

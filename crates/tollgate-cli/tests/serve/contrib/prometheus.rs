@@ -1,4 +1,4 @@
-//! Alerts: Prometheus reads them, each fires when it should, and all that they ask about is measured.
+//! Alerts: Prometheus loads them, each fires when it should, and all metrics they use exist.
 
 use std::collections::BTreeSet;
 use std::fs;

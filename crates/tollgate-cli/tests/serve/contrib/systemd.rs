@@ -1,4 +1,4 @@
-//! The unit: systemd reads it without a warning, it leaves little open, and the service runs within what is left.
+//! The unit: systemd loads it without a warning, its sandbox is tight, and the service runs within it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ fn systemd_analyze() -> Command {
     Command::new(find_program("systemd-analyze", INSTALL))
 }
 
-/// What systemd says of a unit whose program is the one that was built here.
+/// systemd's messages about a unit whose program is the one that was built here.
 fn verify(unit: &str) -> (bool, String) {
     let scratch = TempFolder::new("unit");
     let here = unit.replace("/usr/local/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"));

@@ -1,4 +1,4 @@
-//! A client of each protocol that asks many questions at once, and reads of each answer what can be judged.
+//! A client of each protocol with many concurrent requests, which checks the answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,13 +16,13 @@ pub(super) type Fact<'f> = (&'f str, &'f str);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) is_allowed: bool,
-    /// How many the limit allows at once, as it was told.
+    /// The burst of the limit, as it was reported.
     pub(super) limit: u64,
 }
 
-/// A connection that is asked by.
+/// The connection of a client.
 pub(super) trait Client: Send {
-    /// Asks all of it at once; answers come in the order of the questions.
+    /// Sends all requests in one write; the responses come in the same order.
     fn ask(&mut self, questions: &[Fact<'_>]) -> Vec<Answer>;
 }
 

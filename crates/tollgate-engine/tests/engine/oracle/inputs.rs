@@ -1,4 +1,4 @@
-//! The policies and requests that the engine and the slow oracle are compared by.
+//! The policies and requests for the comparison of the engine with the slow oracle.
 
 use proptest::prelude::*;
 use tollgate::core::WindowAlignment;

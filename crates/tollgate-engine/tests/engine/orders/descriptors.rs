@@ -1,4 +1,4 @@
-//! Orders about descriptors.
+//! Overrides for descriptors.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Orders by networks and globs, what is refused because it can never match, and how often each order has acted.
+//! Overrides by networks and globs, those rejected because they can never match, and the use count of each override.
 
 use std::time::Duration;
 

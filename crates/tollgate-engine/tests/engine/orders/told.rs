@@ -1,4 +1,4 @@
-//! What operators are told: why an order can't be, which keys and limiters there are, who is refused most; and what a
+//! Reports to operators: why an override is rejected, the keys and limiters, the keys with the most denials; and what a
 //! restart keeps.
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Policies of which every field differs now and then.
+//! Random policies in which every field differs now and then.
 
 use std::time::Duration;
 
@@ -327,7 +327,7 @@ fn descriptors() -> impl Strategy<Value = Vec<DescriptorRule>> {
     prop::collection::vec(tree, 0..4).prop_map(only_once)
 }
 
-/// No two of one key and value: files with such are refused.
+/// No two with one key and value: such files are rejected.
 fn only_once(mut rules: Vec<DescriptorRule>) -> Vec<DescriptorRule> {
     let mut seen = Vec::new();
     rules.retain(|rule| {

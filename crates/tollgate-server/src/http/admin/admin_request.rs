@@ -1,4 +1,4 @@
-//! What operators send: whom something is for, what is done, and for how long.
+//! The bodies and queries of operators' requests: the target, the action and the duration.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,45 +14,45 @@ use crate::http::body::FactPairs;
 use crate::http::session::{HttpError, bad_request};
 use crate::http::usage::percent_decode;
 
-/// An order lasts so long if nobody says.
+/// The default duration of an override.
 const DEFAULT_DURATION: Duration = Duration::from_secs(600);
-/// The most text of a reason.
+/// The longest text of a reason.
 const MAX_REASON_BYTES: usize = 120;
 
-/// Whom something is for, and what an order says of it.
+/// The target of a request, and the parts of an override.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdminRequest<'b> {
     /// The name of a rule, a tier, or a limit of a tree.
     #[serde(borrow)]
     rule: Option<Cow<'b, str>>,
-    /// What makes the key, as requests have it.
+    /// The facts that make the key, as in requests.
     #[serde(borrow, default)]
     facts: FactPairs<'b>,
-    /// In place of facts: a key as lists and logs show it.
+    /// Instead of facts: a key as lists and logs show it.
     #[serde(borrow)]
     key: Option<Cow<'b, str>>,
-    /// Facts that the policy doesn't name are meant.
+    /// Permits facts that the policy doesn't use.
     #[serde(default)]
     any_fact: bool,
-    /// In place of both: a counter of Envoy's trees.
+    /// Instead of both: a counter of Envoy's trees.
     #[serde(borrow)]
     domain: Option<Cow<'b, str>>,
     #[serde(borrow)]
     descriptor: Option<Vec<DescriptorEntry<'b>>>,
-    /// That nobody is named on purpose.
+    /// Confirms that the target is everything.
     #[serde(default)]
     all: bool,
     #[serde(borrow, rename = "for")]
     duration: Option<Cow<'b, str>>,
     #[serde(borrow)]
     reason: Option<Cow<'b, str>>,
-    /// One rate, or a list of them.
+    /// One rate, or a list of rates.
     #[serde(borrow)]
     rate: Option<Rates<'b>>,
     quota: Option<u64>,
     concurrency: Option<u32>,
-    /// A reset is for quotas, too.
+    /// Also resets quotas.
     #[serde(default)]
     quotas: bool,
 }
@@ -73,14 +73,14 @@ struct DescriptorEntry<'b> {
     value: Cow<'b, str>,
 }
 
-/// What of it a question may have, beside whom it is for.
+/// The fields that a request may have in addition to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum RequestKind {
-    /// Nothing.
+    /// None.
     Target,
-    /// Whether quotas are meant.
+    /// `quotas`.
     Reset,
-    /// How long, and why.
+    /// `for` and `why`.
     Block,
     /// These, and `all`.
     Bypass,
@@ -89,7 +89,7 @@ pub(in crate::http) enum RequestKind {
 }
 
 impl<'b> AdminRequest<'b> {
-    /// Of an address: `rule=per-user&user=ada`.
+    /// Parses a query: `rule=per-user&user=ada`.
     pub(super) fn from_query(query: &'b str) -> Result<Self, HttpError> {
         let mut asked = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -106,7 +106,7 @@ impl<'b> AdminRequest<'b> {
         Ok(asked)
     }
 
-    /// Whether there is anything that wouldn't be heeded.
+    /// Rejects fields that this request would ignore.
     pub(super) fn check(&self, takes: RequestKind, most: usize) -> Result<(), HttpError> {
         let is_order = !matches!(takes, RequestKind::Target | RequestKind::Reset);
         let is_override = takes == RequestKind::Override;
@@ -141,7 +141,7 @@ impl<'b> AdminRequest<'b> {
         }
     }
 
-    /// Whom it is for.
+    /// The target.
     pub(super) fn target(&self) -> Result<Target, HttpError> {
         if let Some(key) = &self.key {
             let target = Target::from_text(self.rule.as_deref(), key);
@@ -166,13 +166,13 @@ impl<'b> AdminRequest<'b> {
         }
     }
 
-    /// For how long.
+    /// The duration.
     pub(super) fn lasts(&self) -> Result<Duration, HttpError> {
         let Some(text) = &self.duration else {
             return Ok(DEFAULT_DURATION);
         };
         let starts = text.starts_with(|first: char| first.is_ascii_digit());
-        // The same units, read by the same code, as of a rate's period.
+        // Parsed as a rate's period, so that the units are the same.
         let rate: Option<Rate> = format!("1 per {text}").parse().ok();
         let lasts = rate.filter(|_| starts && !text.contains(' '));
         let lasts = lasts.and_then(|rate| rate.period());
@@ -185,7 +185,7 @@ impl<'b> AdminRequest<'b> {
         }
     }
 
-    /// Why, in the operator's words.
+    /// The operator's reason.
     pub(super) fn why(&self) -> Result<Option<&str>, HttpError> {
         match self.reason.as_deref() {
             Some(why) if why.len() > MAX_REASON_BYTES => Err(bad_request(format!(
@@ -195,7 +195,7 @@ impl<'b> AdminRequest<'b> {
         }
     }
 
-    /// What is done.
+    /// The action of the override.
     pub(super) fn act(&self, takes: RequestKind) -> Result<OverrideAction, HttpError> {
         Ok(match takes {
             RequestKind::Bypass => OverrideAction::Bypass,
@@ -204,7 +204,7 @@ impl<'b> AdminRequest<'b> {
         })
     }
 
-    /// Which facts an order may name.
+    /// Which facts an override may name.
     pub(super) const fn order_facts(&self) -> OverrideFacts {
         if self.any_fact {
             OverrideFacts::Any
@@ -213,7 +213,7 @@ impl<'b> AdminRequest<'b> {
         }
     }
 
-    /// What a reset is for.
+    /// The scope of a reset.
     pub(super) const fn reset_scope(&self) -> ResetScope {
         if self.quotas {
             ResetScope::RatesAndQuotas
@@ -222,7 +222,7 @@ impl<'b> AdminRequest<'b> {
         }
     }
 
-    /// The limits that stand in.
+    /// The replacement limits.
     fn replacement(&self) -> Result<ReplacementLimits, HttpError> {
         let rates = match &self.rate {
             None => &[],
@@ -231,7 +231,7 @@ impl<'b> AdminRequest<'b> {
         };
         let read = |text: &Cow<'_, str>| {
             text.parse::<Rate>().map_err(|error| {
-                // What follows shows the place under the text, in lines of their own.
+                // The further lines point at the error's column, which makes no sense in JSON.
                 let why = error.to_string();
                 let first = why.lines().next().unwrap_or_default();
                 bad_request(format!("rate: {first}"))

@@ -1,4 +1,4 @@
-//! `/admin/key` and `/admin/reset`: what one key has left of its limits, and giving back what it has spent.
+//! `/admin/key` and `/admin/reset`: the remaining tokens of a key, and resets of its counters.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::http::session::{HttpError, HttpSession};
 use crate::log::Quoted;
 
 impl<B: CounterStore> HttpSession<B> {
-    /// Looks for a key.
+    /// Looks up a key.
     pub(super) async fn look_up_key(&mut self, asked: AdminRequest<'_>) -> Result<(), HttpError> {
         asked.check(
             RequestKind::Target,
@@ -63,13 +63,13 @@ impl<B: CounterStore> HttpSession<B> {
     }
 }
 
-/// One key of a rule.
+/// Writes one key of a rule.
 fn write_key(out: &mut Vec<u8>, found: &KeyState, now: Timestamp) {
     json::object(out, |object| {
         write_field(object, "rule", &found.rule);
         write_field(object, "key", &found.key);
         write_field(object, "mode", found.mode.name());
-        // Of a tier, whether it is the key's own.
+        // For a tier: whether it is the key's own tier.
         if let Some(applies) = found.applies {
             write_field(object, "applies", applies);
         }
@@ -80,11 +80,11 @@ fn write_key(out: &mut Vec<u8>, found: &KeyState, now: Timestamp) {
     });
 }
 
-/// What a request that costs one would be told by one limit now.
+/// Writes the decision of one limit for a request with a cost of 1.
 fn write_limit(out: &mut Vec<u8>, found: &KeyLimitState) {
     let (decision, is_known) = (&found.decision, is_known(found));
     let retry = decision.wait_or_max();
-    // None is never.
+    // `None` stands for never.
     let retry = (retry != Duration::MAX).then_some(retry.as_secs_f64());
     json::object(out, |object| {
         write_field(object, "limit", found.kind.to_string());
@@ -97,7 +97,7 @@ fn write_limit(out: &mut Vec<u8>, found: &KeyLimitState) {
     });
 }
 
-/// What was forgotten of one rule's key, and which quotas stay as they are.
+/// Writes the limits of a rule's key that were reset, and the quotas that were kept.
 fn write_reset(out: &mut Vec<u8>, of: &ResetRule) {
     let shown = |kinds: &[LimitKind]| kinds.iter().map(ToString::to_string).collect::<Vec<_>>();
     json::object(out, |object| {
@@ -107,12 +107,12 @@ fn write_reset(out: &mut Vec<u8>, of: &ResetRule) {
     });
 }
 
-/// Whether anybody knows what is left: an open limit passes everything while its store can't be asked.
+/// Whether the remaining tokens are known: an open limit allows everything while its store is unreachable.
 fn is_known(found: &KeyLimitState) -> bool {
     found.is_known && !found.decision.is_unlimited()
 }
 
-/// What is left of each limit, for the log.
+/// The remaining tokens of each limit, for the log.
 fn describe_limits(found: &[KeyState]) -> Quoted {
     let each = found.iter().flat_map(|found| {
         let limits = found.limits.iter();

@@ -1,5 +1,5 @@
-//! `/debug/limiters` and `/admin/top`: each limit in force, where one counter is all of it what that has left, and the keys
-//! that are refused most.
+//! `/debug/limiters` and `/admin/top`: the limits in force, with the state of those that have a single counter, and the
+//! keys with the most denials.
 
 use tollgate::Algorithm;
 use tollgate_engine::backend::LimitKind;
@@ -18,7 +18,7 @@ impl<B: CounterStore> HttpSession<B> {
         let engine = &self.service.decider.engine;
         let mut states = Vec::new();
         for state in engine.limiter_states() {
-            // A store would be asked for each of them, and a key has tokens of its own.
+            // A store would be queried for each limit, and a limit with keys has a state for each key.
             let found = if B::IS_LOCAL && state.key.is_empty() {
                 let Ok(found) = engine.find_async(&Target::rule(&*state.name)).await;
                 found.ok().and_then(|mut found| found.pop())
@@ -33,7 +33,7 @@ impl<B: CounterStore> HttpSession<B> {
         });
         json::object(&mut self.answer.body, |object| {
             json::array(object.field("limiters"), limiters, write_limiter);
-            // Of all limits together.
+            // For all limits together.
             write_field(object, "waiting", engine.waiter_count());
         });
         Ok(())
@@ -41,7 +41,7 @@ impl<B: CounterStore> HttpSession<B> {
 
     pub(super) fn top(&mut self) -> Result<(), HttpError> {
         let Some(top) = self.service.decider.engine.top_keys() else {
-            return Err((404, "this service doesn't count who is refused".to_owned()));
+            return Err((404, "this service doesn't count denials by key".to_owned()));
         };
         json::object(&mut self.answer.body, |object| {
             write_field(object, "since", format_time(top.since));
@@ -50,12 +50,12 @@ impl<B: CounterStore> HttpSession<B> {
                     write_field(object, "rule", &key.limiter);
                     write_field(object, "key", &key.key);
                     write_field(object, "denied", key.denied);
-                    // So many of these may have been others'.
+                    // The count may be too high by this, with denials of other keys.
                     write_field(object, "error", key.overcount);
                     write_field(object, "shadow", key.is_shadow);
                 });
             });
-            // Refusals of all keys that were counted, and those that weren't because too much was refused at once.
+            // The denials of all keys that were counted, and those that weren't because of too many concurrent denials.
             write_field(object, "counted", top.counted);
             write_field(object, "missed", top.missed);
         });
@@ -63,13 +63,13 @@ impl<B: CounterStore> HttpSession<B> {
     }
 }
 
-/// One limit of a rule, a tier or a tree, and what was found of it, if it has one counter for everybody in this process.
+/// Writes one limit of a rule, a tier or a tree, with its state if it has a single counter in this process.
 fn write_limiter(
     out: &mut Vec<u8>,
     (state, kind, found): (&LimiterState, &LimitKind, Option<&KeyLimitState>),
 ) {
     let found = found.filter(|_| !matches!(kind, LimitKind::Adaptive(_)));
-    // An order may have put another in its place.
+    // An override may have replaced the limit.
     let kind = found.map_or(kind, |found| &found.kind);
     let (rate, algorithm) = match kind {
         LimitKind::Rate { rate, algorithm } => (Some(rate), Some(algorithm_name(*algorithm))),
@@ -109,13 +109,13 @@ fn write_limiter(
         write_field(object, "tokens", left);
         write_field(object, "full_after", full_after);
         write_field(object, "waiting", state.waiting);
-        write_field(object, "overrides", state.overrides);
-        // When the policy came into force that says so.
+        write_field(object, "orders", state.overrides);
+        // When the policy with this limit came into force.
         write_field(object, "since", format_time(state.since));
     });
 }
 
-/// As a policy calls it.
+/// The algorithm's name in policies.
 const fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::TokenBucket => "token-bucket",

@@ -1,5 +1,5 @@
-//! `/admin/block`, `/admin/unblock`, `/admin/override`, `/admin/bypass`, `/admin/overrides`: what operators order over the
-//! policy, each for a while.
+//! `/admin/block`, `/admin/unblock`, `/admin/override`, `/admin/bypass` and `/admin/orders`: operators' overrides of
+//! the policy, each for a limited time.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::health_watch::report_bypasses;
 use crate::http::session::{HttpError, HttpSession};
 use crate::log::{Quoted, format_time};
 
-/// Where those are that there are.
-const LIST_HINT: &str = "tollgate admin overrides shows all (GET /admin/overrides)";
+/// Where to find the existing overrides.
+const LIST_HINT: &str = "tollgate admin orders shows all (GET /admin/orders)";
 
 impl<B: CounterStore> HttpSession<B> {
     pub(super) fn add_override(
@@ -84,7 +84,7 @@ impl<B: CounterStore> HttpSession<B> {
         Ok(())
     }
 
-    /// Writes down what was ordered, or withdrawn.
+    /// Logs an override that was added or removed.
     fn log_override_change(&self, event: &str, before: &dyn Display, now: &dyn Display) {
         self.log_change(event, &[("before", before), ("now", now)]);
         let (orders, health) = (
@@ -110,13 +110,13 @@ impl<B: CounterStore> HttpSession<B> {
         orders.find(|other| other.target == *target && other.act.name() == act.name())
     }
 
-    /// The time, by the clock of orders.
+    /// The current time of the overrides' clock.
     pub(super) fn wall_time(&self) -> Timestamp {
         self.service.decider.engine.backend().clocks().wall.now()
     }
 }
 
-/// An order, as operators see it, and the one whose place it has taken.
+/// Writes an override as JSON, with the one that it replaced.
 pub(super) fn write_override(
     out: &mut Vec<u8>,
     order: &Override,
@@ -139,9 +139,9 @@ pub(super) fn write_override(
         write_field(object, "until", format_time(order.until));
         write_field(object, "left", left.as_secs());
         write_field(object, "effect", order.effect.to_string());
-        // How many requests it has decided, and when it did so last.
-        write_field(object, "applied", order.used_count);
-        write_field(object, "last_applied", order.last_used_at.map(format_time));
+        // The number of requests it has decided, and the time of the latest.
+        write_field(object, "acted", order.used_count);
+        write_field(object, "last_acted", order.last_used_at.map(format_time));
         object.optional("in_place_of", before, |out, before| {
             json::object(out, |object| {
                 write_field(object, "id", before.id);
@@ -160,7 +160,7 @@ fn override_limits(order: &Override) -> Option<String> {
     }
 }
 
-/// For the log, where nothing that somebody has chosen may look like something else.
+/// An override for the log. Quoted, so that its texts can't look like other fields.
 fn describe_override(order: &Override) -> Quoted {
     let Override { id, target, by, .. } = order;
     let with = override_limits(order).map_or_else(String::new, |limits| format!(" with {limits}"));
@@ -168,7 +168,7 @@ fn describe_override(order: &Override) -> Quoted {
     Quoted(format!("{id}: {act} {target}{with} until {until} by {by}"))
 }
 
-/// How it is told that something can't be ordered.
+/// The HTTP error for an override that can't be added.
 pub(super) fn override_error(why: OverrideError) -> HttpError {
     let status = match why {
         OverrideError::UnknownRule { .. }

@@ -1,5 +1,5 @@
-//! `/admin/rules`, `/admin/reload` and `/admin/log`: the policy in force with what it has decided, putting its file in
-//! force again, and how much is logged.
+//! `/admin/rules`, `/admin/reload` and `/admin/log`: the policy in force with its counters, reloads of the policy, and
+//! the level of the log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl<B: CounterStore> HttpSession<B> {
         let warnings: Vec<_> = engine.warnings().iter().map(ToString::to_string).collect();
         json::object(&mut self.answer.body, |object| {
             json::array(object.field("rules"), &rules, write_rule);
-            // Limits of the policy in force that apply to nobody, in sentences.
+            // Limits of the policy in force that never apply, in sentences.
             write_field(object, "warnings", warnings);
         });
         Ok(())
@@ -77,7 +77,7 @@ impl<B: CounterStore> HttpSession<B> {
         self.write_reload(&diff?)
     }
 
-    /// Reads and compiles where nobody is served meanwhile.
+    /// Runs a reload on a blocking thread, as it reads and compiles.
     async fn run_blocking(
         &self,
         doing: impl FnOnce(&dyn Reloadable) -> Result<PolicyDiff, String> + Send + 'static,
@@ -93,7 +93,7 @@ impl<B: CounterStore> HttpSession<B> {
         let reloads = self.service.reloader.counts();
         json::object(&mut self.answer.body, |object| {
             write_field(object, "summary", diff.summary());
-            // As `tollgate diff` tells it.
+            // The text that `tollgate diff` prints.
             write_field(object, "text", diff.to_string());
             write_field(object, "changes", &diff.changes);
             write_field(object, "reloads", reloads);
@@ -119,7 +119,7 @@ impl<B: CounterStore> HttpSession<B> {
     }
 }
 
-/// A limiter, its limits as a policy writes them, and what it has decided since the service started.
+/// Writes a limiter, its limits as a policy writes them, and its counters since the start.
 fn write_rule(
     out: &mut Vec<u8>,
     (name, limits, tally): &(String, Vec<String>, Option<LimiterCounts>),

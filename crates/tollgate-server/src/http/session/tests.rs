@@ -42,7 +42,7 @@ fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.max_blocking_threads(1).build().expect("a runtime");
     runtime.block_on(async {
-        // The only thread that could read them has something else to do.
+        // The only thread that could render them is busy.
         let (go, wait) = mpsc::channel::<()>();
         let busy = spawn_blocking(move || wait.recv());
         assert!(session.metrics(None).now_or_never().is_none());

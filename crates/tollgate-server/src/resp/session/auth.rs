@@ -1,4 +1,4 @@
-//! Who may ask, by the password that was told, and commands that change what was counted: those are for operators.
+//! Authentication by password, and the operators' commands that change counters.
 
 use tollgate_engine::Facts;
 use tollgate_engine::backend::RefundResult;
@@ -12,25 +12,25 @@ use crate::resp::frame::Words;
 use crate::resp::response::ReplyWriter;
 use crate::wrong_secrets::MAX_TRIES;
 
-/// What a connection may do.
+/// The role of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It has told no password.
+    /// No password was accepted yet.
     #[default]
     Unknown,
-    /// It has told that of clients.
+    /// The clients' password was accepted.
     Client,
-    /// It has told that of operators.
+    /// The operators' password was accepted.
     Operator,
 }
 
 impl<B: CounterStore> RespSession<B> {
-    /// Whether a command is answered at all. Without a password for clients, each is.
+    /// Whether a command may run. Without a clients' password, every command may.
     pub(super) fn authorize(&self, command: &[u8]) -> Result<(), String> {
         if self.service.settings.resp_client_password.is_none() || self.role != Role::Unknown {
             return Ok(());
         }
-        // As Redis has it: a client may still tell its password, or leave.
+        // As in Redis: a client may still authenticate, or leave.
         let is_open = [&b"AUTH"[..], b"HELLO", b"QUIT", b"RESET"];
         if is_open.iter().any(|own| command.eq_ignore_ascii_case(own)) {
             return Ok(());
@@ -38,7 +38,7 @@ impl<B: CounterStore> RespSession<B> {
         Err("NOAUTH Authentication required.".to_owned())
     }
 
-    /// Takes a password.
+    /// Checks a password.
     pub(super) fn authenticate(&mut self, user: &[u8], told: &[u8]) -> Result<(), String> {
         let (operators, clients) = (
             &self.service.settings.resp_operator_password,
@@ -61,7 +61,7 @@ impl<B: CounterStore> RespSession<B> {
         Ok(())
     }
 
-    /// What is said to a wrong password: late if there were many, and not often on one connection.
+    /// The error for a wrong password. After many, it is delayed, and the connection closes.
     #[cold]
     fn wrong_password(&mut self) -> String {
         let guesses = &self.service.credentials.wrong_secrets;
@@ -85,7 +85,7 @@ impl<B: CounterStore> RespSession<B> {
         }
     }
 
-    /// Gives back what a request like this cost, and ends the oldest that one holds.
+    /// Refunds the cost of a request with these facts, and releases its oldest permits.
     pub(super) async fn refund(
         &mut self,
         words: Words<'_>,
@@ -98,7 +98,7 @@ impl<B: CounterStore> RespSession<B> {
         write_refund(self.service.decider.refund(&facts).await, out)
     }
 
-    /// Forgets what requests like this have spent.
+    /// Resets the counters of requests with these facts.
     pub(super) async fn reset_limits(
         &mut self,
         words: Words<'_>,
@@ -108,7 +108,7 @@ impl<B: CounterStore> RespSession<B> {
         let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        // A fact that is misspelt would be answered as if something had been forgotten.
+        // Checked because a misspelt fact would otherwise look like a successful reset.
         let Ok(left) = self.service.decider.engine.remaining_async(&facts).await;
         if left.is_empty() {
             return Err("ERR no limit is for these facts: is one of them misspelt?".to_owned());
@@ -117,8 +117,8 @@ impl<B: CounterStore> RespSession<B> {
     }
 }
 
-fn write_refund(gift: RefundResult, out: &mut ReplyWriter<'_>) -> Result<(), String> {
-    match gift {
+fn write_refund(result: RefundResult, out: &mut ReplyWriter<'_>) -> Result<(), String> {
+    match result {
         RefundResult::Refunded => out.simple("OK"),
         RefundResult::Lost => return Err(format!("UNAVAILABLE {STORE_UNREACHABLE}")),
     }

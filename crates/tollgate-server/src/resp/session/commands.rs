@@ -1,4 +1,4 @@
-//! The commands that there are, as `COMMAND` tells clients of them.
+//! The table of commands, as `COMMAND` shows it.
 
 use std::sync::LazyLock;
 
@@ -6,8 +6,8 @@ use super::CommandResult;
 use crate::resp::frame::Words;
 use crate::resp::response::ReplyWriter;
 
-/// Each command: its name; the number of its words with that, negative if at least so many; what it is about; which of its
-/// words are keys; and what it does.
+/// Each command: its name; its arity (with the name, negative for a minimum); its group; which of its words are keys;
+/// and a summary.
 const TABLE: &str = "\
 cl.throttle -5 write first Charges a key by the limit that comes along, as redis-cell does
 tg.check -1 write none Decides a request by its facts
@@ -72,7 +72,7 @@ fn named(name: &[u8]) -> Option<&'static Command> {
     all.find(|one| name.eq_ignore_ascii_case(one.name.as_bytes()))
 }
 
-/// A command by its name, if it can have so many words.
+/// Finds a command by its name, and checks its number of words.
 pub(super) fn find(name: &[u8], words: usize) -> Result<&'static Command, String> {
     let Some(known) = named(name) else {
         let shown = String::from_utf8_lossy(&name[..name.len().min(64)]);
@@ -88,7 +88,7 @@ pub(super) fn find(name: &[u8], words: usize) -> Result<&'static Command, String
     Ok(known)
 }
 
-/// `COMMAND [PORT_COUNT | LIST | INFO [name …] | DOCS [name …] | GETKEYS command word …]`.
+/// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | GETKEYS command word …]`.
 pub(super) fn describe(mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
     let Some(what) = words.next() else {
         all(out);
@@ -159,7 +159,7 @@ impl Command {
         matches!(self.group, "write" | "read")
     }
 
-    /// The ten parts that Redis tells of a command; what it knows nothing of is empty.
+    /// Writes Redis' ten fields of a command; unknown ones are empty.
     fn write(&self, out: &mut ReplyWriter<'_>) {
         out.array(10);
         out.text(self.name);
@@ -179,7 +179,7 @@ impl Command {
         for place in places {
             out.integer(place);
         }
-        // Its categories, tips, kinds of keys and subcommands.
+        // Categories, tips, key specifications and subcommands.
         for _ in 0..4 {
             out.array(0);
         }

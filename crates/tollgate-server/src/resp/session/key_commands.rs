@@ -1,6 +1,7 @@
-//! Commands about keys of `CL.THROTTLE`, as Redis has them: a key is there as long as it owes anything.
+//! Redis' key commands for keys of `CL.THROTTLE`: a key exists as long as it has spent anything.
 //!
-//! Whoever may ask `CL.THROTTLE` may ask these: it brings its limit along, so it could as well have brought a larger one.
+//! They need no more permission than `CL.THROTTLE`: its callers choose the limit anyway, and could as well choose a
+//! larger one.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::resp::response::ReplyWriter;
 use crate::throttle_keys::ThrottleKeys;
 
 impl<B: CounterStore> RespSession<B> {
-    /// Answers it.
+    /// Answers a key command.
     pub(super) async fn answer_key_command(
         &mut self,
         command: &str,
@@ -58,7 +59,7 @@ impl<B: CounterStore> RespSession<B> {
         let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         match command {
             "ttl" | "pttl" if found == 0 => out.integer(-2),
-            // As Redis rounds them.
+            // Redis rounds in the same way.
             "ttl" => out.count(millis.saturating_add(500) / 1_000),
             "pttl" => out.count(millis),
             "type" => out.simple(if found > 0 { "string" } else { "none" }),

@@ -1,4 +1,4 @@
-//! Commands that every Redis client knows: about the connection and the server.
+//! Commands of every Redis server: about the connection and the server.
 
 use tollgate::clock::{Clock, Wall};
 
@@ -10,16 +10,16 @@ use crate::resp::response::{ReplyWriter, Version};
 use crate::service::Service;
 use crate::throttle_keys::ThrottleKeys;
 
-/// The version of Redis whose commands clients may expect of those that are here.
+/// The version of Redis whose commands clients may expect, as far as they are implemented.
 const REDIS: &str = "7.0.15";
 
-/// A section of `INFO`: its name, and how its lines are made.
+/// A section of `INFO`: its name, and the function that writes its lines.
 type Section<S> = (&'static str, fn(&S) -> String);
 
-/// The only user: whoever knows a password is it.
+/// The only user name; the password decides the role.
 pub(super) const DEFAULT_USER: &[u8] = b"default";
 
-/// What Redis says: its clients may look for it.
+/// Redis' exact text, which clients may look for.
 const NO_AUTH_IN_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
 
 const LACKS_VALUE: &str = "ERR syntax error in CLIENT";
@@ -68,7 +68,7 @@ impl<B: CounterStore> RespSession<B> {
         Ok(())
     }
 
-    /// `TLS_HELLO [2 | 3 [AUTH user password] [SETNAME name]]`: all of it, or nothing.
+    /// `HELLO [2 | 3 [AUTH user password] [SETNAME name]]`: all options take effect, or none.
     fn hello(&mut self, mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
         let version = match words.next() {
             None => self.version,
@@ -163,7 +163,7 @@ impl<B: CounterStore> RespSession<B> {
         } else if is(b"INFO") || is(b"LIST") {
             out.text(&self.client_info());
         } else if is(b"NO-EVICT") || is(b"NO-TOUCH") {
-            // Nobody is evicted, and looking at a key changes nothing.
+            // Connections are never evicted, and reading a key changes nothing.
             let on_or_off = value.ok_or(LACKS_VALUE)?;
             if !on_or_off.eq_ignore_ascii_case(b"ON") && !on_or_off.eq_ignore_ascii_case(b"OFF") {
                 return Err("ERR syntax error in CLIENT: say ON or OFF".to_owned());
@@ -178,7 +178,7 @@ impl<B: CounterStore> RespSession<B> {
         Ok(())
     }
 
-    /// One line about this connection. Of others nobody is told.
+    /// One line about this connection. Other connections aren't shown.
     fn client_info(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let nothing = ClientInfo::default();
@@ -198,7 +198,7 @@ impl<B: CounterStore> RespSession<B> {
         )
     }
 
-    /// The rules in force, each with its name, its key and its limits.
+    /// The rules in force, each with its name and mode.
     fn rules(&self, out: &mut ReplyWriter<'_>) {
         let policy = self.service.decider.engine.policy();
         out.array(policy.rules.len());
@@ -210,7 +210,7 @@ impl<B: CounterStore> RespSession<B> {
     }
 }
 
-/// `CONFIG GET name …`: what redis-benchmark looks at before it starts.
+/// `CONFIG GET name …`: the settings that redis-benchmark reads before it starts.
 fn config(mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
     if !words
         .next()
@@ -238,7 +238,7 @@ fn time(out: &mut ReplyWriter<'_>) {
 }
 
 impl<B: CounterStore> RespSession<B> {
-    /// The sections that are asked for: all without a name, and for `all`, `default` and `everything`.
+    /// The requested sections: all without a name, and for `all`, `default` and `everything`.
     fn info(&self, words: Words<'_>) -> String {
         let is_named = |section: &str| {
             let mut names = words.clone().peekable();
@@ -257,7 +257,7 @@ impl<B: CounterStore> RespSession<B> {
             .replace('\n', "\r\n")
     }
 
-    /// The sections, in the order of Redis. Each is made only for those who ask for it, because one counts all keys.
+    /// The sections, in the order of Redis. Each is computed only if it is requested, because one counts all keys.
     const SECTIONS: [Section<Self>; 8] = [
         ("Server", |session| {
             let (version, os, bits) =
@@ -312,14 +312,14 @@ impl<B: CounterStore> RespSession<B> {
     ];
 }
 
-/// How many commands were answered.
+/// The number of answered commands.
 fn count_commands<B: CounterStore>(service: &Service<B>) -> u64 {
     let mut all = service.monitor.measured.times();
     let own = all.find(|(protocol, _)| *protocol == Protocol::Resp);
     own.map_or(0, |(_, times)| times.counts().iter().sum())
 }
 
-/// How much memory the process has, where the system tells.
+/// The resident memory of the process; 0 where the system doesn't report it.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

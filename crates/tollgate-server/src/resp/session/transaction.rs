@@ -1,23 +1,23 @@
-//! `MULTI … EXEC`: commands that are queued, and then run one by one.
+//! `MULTI … EXEC`: commands are queued, and then run one by one.
 //!
-//! Clients send them for pipelines, too: redis-py's is a transaction unless it is told otherwise. Commands of other
-//! connections may run in between, as each decides by itself; nothing is watched. A command that can't be queued makes
-//! `EXEC` run nothing, so nothing is charged.
+//! Some clients use transactions for pipelines: redis-py does by default. Commands of other connections may run in
+//! between, as each command is decided alone, and `WATCH` has no effect. If a command can't be queued, `EXEC` runs
+//! none, so nothing is charged.
 
 use super::{RespSession, commands};
 use crate::decision_service::CounterStore;
 use crate::resp::frame::{CommandBounds, CommandParser, Words};
 use crate::resp::response::{ReplyWriter, Version};
 
-/// The most that one connection queues, in bytes: some 5,000 short commands.
+/// The most bytes that one connection queues: about 5,000 short commands.
 const MAX_QUEUED_BYTES: usize = 256 * 1024;
 
-/// What is queued between `MULTI` and `EXEC`.
+/// The commands between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
 pub(super) struct CommandQueue {
-    /// Commands one after the other, as clients send them.
+    /// The commands in RESP, one after another.
     bytes: Vec<u8>,
-    /// How much of [`MOST`] they take.
+    /// How much of [`MAX_QUEUED_BYTES`] they take.
     size: usize,
     count: usize,
     /// A command couldn't be queued.
@@ -25,7 +25,7 @@ pub(super) struct CommandQueue {
 }
 
 impl CommandQueue {
-    /// How many commands.
+    /// The number of commands.
     pub(super) const fn len(&self) -> usize {
         self.count
     }
@@ -70,7 +70,7 @@ impl<B: CounterStore> RespSession<B> {
         if is("WATCH") {
             return replies.error("ERR WATCH inside MULTI is not allowed");
         }
-        // Queued, guesses would all be answered at once.
+        // Queued guesses of a password would all be answered together, without delays between them.
         let queued = if is("AUTH") || is("HELLO") {
             Err(format!(
                 "ERR {} is not allowed inside a transaction",
@@ -93,14 +93,14 @@ impl<B: CounterStore> RespSession<B> {
             Ok(()) => replies.simple("QUEUED"),
             Err(wrong) => {
                 queue.is_broken = true;
-                // It will never run.
+                // The queue will never run, so its memory is freed.
                 (queue.bytes, queue.size) = (Vec::new(), 0);
                 replies.error(&wrong);
             }
         }
     }
 
-    /// Runs what is queued, unless something couldn't be.
+    /// Runs the queued commands, unless one couldn't be queued.
     async fn exec(&mut self, out: &mut Vec<u8>) {
         let queue = self.queue.take().unwrap_or_default();
         let mut replies = self.replies(out);

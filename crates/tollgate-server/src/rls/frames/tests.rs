@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Lets so many streams pass, and all control frames, which it counts.
+/// Lets this many streams pass, and all control frames, which it counts.
 struct Counts {
     opens: usize,
     controls: usize,
@@ -34,7 +34,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What passes of an input that comes in pieces of this size, how many control frames it has, and what is left.
+/// The frames that pass of an input in pieces of this size, the number of control frames, and the rest of the input.
 fn passed(input: &[u8], piece: usize, opens: usize) -> (Vec<u8>, usize, usize) {
     let mut counts = Counts { opens, controls: 0 };
     let (mut reader, mut out, mut raw) = (FrameReader::default(), Vec::new(), Vec::new());

@@ -89,9 +89,10 @@ fn a_folder_of_the_version_before_goes_on() {
     assert_eq!(left("/gcra", "vip"), 40);
     let bad = Facts::new().with("path", "/gcra").with("user", "bad");
     assert!(found.engine.decide(&bad).denied().is_some());
-    // Clients are counted by their network since, so `key: ip` begins anew.
+    // Since then, clients are counted by their network, so `key: ip` begins anew.
     assert_eq!(left("/address", "ada"), LIMIT);
-    // A key of `CL.THROTTLE` owes time since: tokens are read as so many nanoseconds, which is to begin anew.
+    // Since then, keys of `CL.THROTTLE` owe nanoseconds. Old tokens are read as nanoseconds, which amounts to a fresh
+    // key.
     let owed = found.cells.debt_of(b"k").now_or_never();
     let owed = owed.expect("at once").expect("a time");
     assert!(owed <= Duration::from_nanos(SPENT), "{owed:?}");

@@ -1,4 +1,4 @@
-//! What golang.org/x/time/rate does, in the same doubles in the same order.
+//! A model of golang.org/x/time/rate, in the same doubles in the same order.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -1,5 +1,5 @@
-//! What the peer was seen to answer on amd64 (Go 1.19.8) where waits never end and integers
-//! overflow; and a line recorded wrongly.
+//! Observed answers of the peer on amd64 (Go 1.19.8) where waits never end and integers overflow; and a line recorded
+//! wrongly.
 
 use serde_json::{Value, from_value, json};
 

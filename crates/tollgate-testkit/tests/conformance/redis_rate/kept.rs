@@ -1,5 +1,5 @@
-//! One key as Redis keeps it: it lives by whole milliseconds, up to and with the one in which it
-//! expires, and is deleted when something looks at it after that.
+//! One key as Redis keeps it: its expiry is in whole milliseconds, inclusive, and the first access after that deletes
+//! it.
 
 mod tests;
 

@@ -1,5 +1,5 @@
-//! What redis_rate's two scripts do, in the same doubles in the same order; and beside it the
-//! theoretical arrival time (TAT) in exact arithmetic, from which ours can take over.
+//! A model of redis_rate's two scripts, in the same doubles in the same order; and beside it the theoretical arrival
+//! time (TAT) in exact arithmetic, from which ours can take over.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -32,7 +32,7 @@ struct Span {
     exact: i128,
 }
 
-/// What a script answers, as the peer's client tells it: durations in nanoseconds.
+/// A script's answer, as the peer's client returns it: durations in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) allowed: u64,

@@ -1,5 +1,5 @@
-//! What the peer's scripts were seen to answer around the end of a key's life (redis-server 7.0.15
-//! with a virtual clock); and a line recorded wrongly.
+//! Observed answers of the peer's scripts around the expiry of a key (redis-server 7.0.15 with a virtual clock); and a
+//! line recorded wrongly.
 
 use serde_json::{Value, from_value, json};
 

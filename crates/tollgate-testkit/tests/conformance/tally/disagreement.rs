@@ -1,5 +1,5 @@
-//! What ends the replay of a sequence: the model of the peer says something else than was
-//! recorded, or ours does and no rule excuses it.
+//! The end of a sequence's replay: the model of the peer differs from the recording, or ours does and no rule excuses
+//! it.
 
 use std::fmt::{self, Debug};
 use std::ops::Sub;
@@ -21,7 +21,7 @@ pub(crate) struct Disagreement {
 }
 
 impl Side {
-    /// Whether this side says what was recorded.
+    /// Whether this side equals the recording.
     pub(crate) fn says<T: PartialEq + Debug>(
         self,
         what: &str,
@@ -34,7 +34,7 @@ impl Side {
         Err(self.differs(format!("{what}: said {said:?}, recorded {recorded:?}")))
     }
 
-    /// Whether this side says what was recorded but for a tolerance.
+    /// Whether this side equals the recording within a tolerance.
     pub(crate) fn says_nearly<T>(
         self,
         what: &str,

@@ -1,4 +1,4 @@
-//! The account itself: a disagreement is told and counted, ends its sequence, and fails the set.
+//! The counting itself: a disagreement is reported and counted, ends its sequence, and fails the set.
 
 use super::Side::{Model, Ours};
 use super::Verdict::{Compared, Excused};

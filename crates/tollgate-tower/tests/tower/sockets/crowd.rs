@@ -1,4 +1,4 @@
-//! Ten thousand connections at once, by a process of their own.
+//! Ten thousand concurrent connections, from a process of their own.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use tollgate_tower::{ConcurrencyLimit, RateLimitLayer, RatePerKey, keys};
 use super::{Http1, serve, wait_until};
 
 const CLIENTS: usize = 10_000;
-/// Who makes the clients is told where to by this.
+/// The environment variable with the address for the clients' process.
 const CROWD: &str = "TOLLGATE_TEST_CROWD";
 
 /// Lets this process have as many connections as the system allows it.
@@ -59,7 +59,7 @@ fn ask(stream: &mut TcpStream, number: usize) -> u16 {
     }
 }
 
-/// The process of the clients: it does nothing where it isn't asked to.
+/// The process of the clients: without the variable it does nothing.
 #[test]
 fn clients_of_the_crowd() {
     let Ok(address) = std::env::var(CROWD) else {

@@ -1,4 +1,4 @@
-//! Calls of gRPC, by tonic on both sides.
+//! gRPC calls, with tonic on both sides.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ async fn a_service_that_is_full_is_unavailable() {
     assert!(client.check(anything()).await.is_ok());
 }
 
-/// What a caller has to send is the caller's mistake, and it is told what it lacks.
+/// A missing header is the caller's mistake, and the error names it.
 #[tokio::test]
 async fn a_call_without_its_key_is_an_invalid_one() {
     let key = || keys::Header::new("x-api-key");

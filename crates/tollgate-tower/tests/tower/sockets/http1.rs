@@ -1,4 +1,4 @@
-//! HTTP/1: one connection after the other, kept alive, streams, and clients that go away.
+//! HTTP/1: successive connections, keep-alive, streams, and clients that disconnect.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ async fn each_connection_may_have_a_limit_of_its_own() {
     assert_eq!(second.get("/").await.status, 200);
 }
 
-/// Where a client goes away.
+/// The points at which a client disconnects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gone {
     BeforeItsRequest,

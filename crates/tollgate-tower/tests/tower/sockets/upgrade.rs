@@ -1,4 +1,4 @@
-//! Connections that become something else: a websocket.
+//! Upgraded connections: a websocket.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ async fn a_handshake_is_a_request_and_what_comes_after_it_passes() {
     assert_eq!(second.head().await.status, 429);
 }
 
-/// A permit that the handler moves along is held for as long as the connection lives, however that ends.
+/// A permit that the handler moves along is held for as long as the connection is open, however it closes.
 #[tokio::test]
 async fn a_permit_of_the_handler_is_held_until_the_connection_ends() {
     let limiter = Arc::new(ConcurrencyLimiter::new(1));

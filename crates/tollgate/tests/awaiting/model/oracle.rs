@@ -14,7 +14,7 @@ pub(super) struct Waiter {
 pub(super) struct Booking<'a, H: Holder + 'a> {
     pub(super) slot: Reservation<H::Home<'a>>,
     pub(super) cost: u64,
-    /// The reservation that it is for; none for whoever waits.
+    /// The reservation that it is for; `None` for a waiter.
     pub(super) holder: Option<u64>,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Booking<'a, H: Holder + 'a> {
 pub(super) enum Expected<'a, H: Holder + 'a> {
     /// Made while nobody waited: the limiter keeps it.
     Alone(Reservation<H::Home<'a>>),
-    /// Made behind waiters: the line keeps it.
+    /// Made behind waiters: the queue keeps it.
     InLine(u64, Timestamp),
 }
 
@@ -43,11 +43,11 @@ pub(super) enum Fate {
     Never,
 }
 
-/// The line as a list, with a limiter that nobody waits for.
+/// The queue as a list, with a limiter that nobody waits for.
 pub(super) struct Oracle<'a, H: Holder> {
     pub(super) alone: &'a H,
     pub(super) line: Vec<Waiter>,
-    /// In the order of their times, all ahead.
+    /// In the order of their times, all in the future.
     pub(super) booked: Vec<Booking<'a, H>>,
     /// Reservations whose time has come.
     pub(super) past: Vec<Booking<'a, H>>,
@@ -63,7 +63,7 @@ pub(super) struct Oracle<'a, H: Holder> {
 }
 
 impl<'a, H: Holder> Oracle<'a, H> {
-    /// When the next one passes: by the first booking for waiters, or the first in line by what is left.
+    /// When the next waiter passes: by the first booking for waiters, or the head of the queue by the remaining tokens.
     pub(super) fn due(&self) -> Option<(Timestamp, Outcome)> {
         let first = self.line.first()?;
         let booked = self.booked.iter().find(|booking| booking.holder.is_none());
@@ -80,7 +80,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
         }
     }
 
-    /// Everything that happens to those in line until `now`.
+    /// All events of waiters until `now`.
     pub(super) fn advance(&mut self, now: Timestamp) {
         while let Some((due, outcome)) = self.due() {
             let over = |waiter: &Waiter| waiter.deadline.filter(|deadline| *deadline < now);
@@ -197,7 +197,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
         self.fates.remove(&number);
     }
 
-    /// One is told what became of it.
+    /// Reports the outcome to one waiter.
     pub(super) fn notice(&mut self, number: u64) -> Option<Fate> {
         // Its time has come, so that it counts as used.
         self.charged.retain(|(whose, _)| *whose != number);
