@@ -127,7 +127,7 @@ pub struct OverrideOptions {
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = parse_duration_seconds)]
     pub duration_seconds: u64,
     /// The reason, for operators who see the override later.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long = "why", value_name = "TEXT")]
     pub reason: Option<String>,
     /// Accept facts that the policy doesn't use. Requests may have them all the same.
     #[arg(long)]
@@ -290,9 +290,11 @@ impl AdminCommand {
             Self::Override(asked) => post("/admin/override", asked.body()?),
             Self::Bypass(bypass) => post("/admin/bypass", bypass.body()?),
             Self::Overrides { end: None } => get("/admin/overrides"),
-            Self::Overrides { end: Some(id) } => {
-                with("DELETE", &format!("/admin/overrides/{id}"), JsonObject::new())
-            }
+            Self::Overrides { end: Some(id) } => with(
+                "DELETE",
+                &format!("/admin/overrides/{id}"),
+                JsonObject::new(),
+            ),
             Self::Reload { dry_run: true } => get("/admin/reload"),
             Self::Reload { dry_run: false } => post("/admin/reload", JsonObject::new()),
             Self::Log { level: None } => get("/admin/log"),

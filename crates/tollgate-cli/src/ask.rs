@@ -40,7 +40,7 @@ pub struct AskOptions {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub cost: u64,
     /// The protocol of the request.
-    #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t)]
+    #[arg(long = "via", value_enum, value_name = "PROTOCOL", default_value_t)]
     pub protocol: Protocol,
     /// The listener: an address, a port, or unix:PATH. The default is where tollgate serve listens.
     #[arg(long, value_name = "ADDR")]

@@ -102,7 +102,7 @@ static WAIT_BUCKETS: [u64; 12] = [
 #[non_exhaustive]
 pub struct LimiterCounts {
     /// The [name](limiter_name) of a rule, a tier, or a limit of a descriptor tree. Decisions that no rule made have
-    /// a name that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`, `(tier)`, `(bypass)`,
+    /// a name that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(requested)`, `(tier)`, `(bypass)`,
     /// `(throttle)`. All limiters beyond the number that is counted by name are `(other)`.
     pub limiter: Arc<str>,
     /// Allowed requests that it applied to.

@@ -398,7 +398,11 @@ fn both_refuse_the_same_fields_that_do_nothing_together() {
         &["on_store_failure: open", "on_store_failure: inherit"],
     ];
     let key: [&[&str]; 2] = [
-        &["key: user", "key: [ip, user], hash_tag: user", "hash_tag: user"],
+        &[
+            "key: user",
+            "key: [ip, user], hash_tag: user",
+            "hash_tag: user",
+        ],
         &["warm_up: 5s", "mode: {enforce: 10%}"],
     ];
     let mut taken = 0;

@@ -367,16 +367,10 @@ impl Backend for Redis {
 
 fn log_event(event: &StoreEvent<'_>) {
     match event {
-        StoreEvent::Failed {
-            error,
-            suppressed,
-        } => {
+        StoreEvent::Failed { error, suppressed } => {
             tracing::warn!(target: "tollgate", suppressed, "rate-limit store failed: {error}");
         }
-        StoreEvent::KeyFailed {
-            error,
-            suppressed,
-        } => {
+        StoreEvent::KeyFailed { error, suppressed } => {
             tracing::warn!(target: "tollgate", suppressed, "rate-limit store: {error}");
         }
         StoreEvent::FallbackStarted => {

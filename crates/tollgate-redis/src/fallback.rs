@@ -294,14 +294,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         {
             let error = &*error.to_string();
             self.emit(&match failure.extent {
-                FailureScope::Key => StoreEvent::KeyFailed {
-                    error,
-                    suppressed,
-                },
-                _ => StoreEvent::Failed {
-                    error,
-                    suppressed,
-                },
+                FailureScope::Key => StoreEvent::KeyFailed { error, suppressed },
+                _ => StoreEvent::Failed { error, suppressed },
             });
         }
         failure.kind

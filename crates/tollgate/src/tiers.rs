@@ -57,9 +57,6 @@ impl TierLimits {
     }
 
     /// Adds a concurrency limit.
-=======
-    /// Adds a concurrency limit.
->>>>>>> tx2
     #[must_use]
     pub const fn concurrency(mut self, limit: u32) -> Self {
         self.concurrency = Some(limit);
@@ -86,7 +83,7 @@ impl fmt::Display for TierLimits {
 pub enum TierError {
     /// No tier has this name.
     UnknownTier {
-        /// The unknown name.
+        /// The name.
         tier: String,
         /// The tiers that exist.
         known: Vec<String>,

@@ -161,7 +161,8 @@ fn keys_text(answer: &Value) -> String {
         };
         text.push_str(&format!("{rule}{mode}, {of}{tier}\n"));
         let is = |act: &str| {
-            array_items(&key["overrides"]).any(|one| one["act"] == act && one["effect"] == "in force")
+            array_items(&key["overrides"])
+                .any(|one| one["act"] == act && one["effect"] == "in force")
         };
         // A block has precedence over a bypass, as in the service.
         let ordered = match (is("block"), is("bypass")) {

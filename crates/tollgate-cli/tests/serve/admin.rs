@@ -161,9 +161,12 @@ fn orders_are_made_shown_and_ended() {
     );
     let key = done(&service, &["key", "user=eve"]);
     assert!(key.contains(" left; but blocked"), "{key}");
-    let json: Value = serde_json::from_str(&done(&service, &["overrides", "--json"])).expect("JSON");
+    let json: Value =
+        serde_json::from_str(&done(&service, &["overrides", "--json"])).expect("JSON");
     assert_eq!(
-        json["overrides"][0]["left"].as_u64().map(|left| left <= 3_600),
+        json["overrides"][0]["left"]
+            .as_u64()
+            .map(|left| left <= 3_600),
         Some(true)
     );
     assert_eq!(json["overrides"][0]["applied"], 1);

@@ -19,7 +19,7 @@ use crate::policy::{Adaptive, FailureModes, OnStoreFailure};
 ///     LimitKind::Quota(Quota::per_day(9)),
 ///     LimitKind::Concurrency(8),
 /// ];
-/// assert_eq!(kinds.map(|kind| kind.to_string()), ["5/s", "9/day", "8 at once"]);
+/// assert_eq!(kinds.map(|kind| kind.to_string()), ["5/s", "9/day", "8 concurrent"]);
 /// ```
 #[derive(Clone, Debug, PartialEq, derive_more::Display)]
 #[non_exhaustive]

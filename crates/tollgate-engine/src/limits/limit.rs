@@ -15,7 +15,7 @@ use crate::policy::{Counting, OnStoreFailure, Settlement};
 ///
 /// let sole = StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?.on_store_failure(OnStoreFailure::Closed);
 /// let limit = sole.limit();
-/// assert_eq!(limit.kind().to_string(), "8 at once");
+/// assert_eq!(limit.kind().to_string(), "8 concurrent");
 /// assert_eq!((limit.on_store_failure(), limit.counting()), (OnStoreFailure::Closed, Counting::Exact));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

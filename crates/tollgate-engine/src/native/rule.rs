@@ -31,7 +31,7 @@ pub(crate) const MAX_KEYS: usize = 8;
 /// The kinds of limits that are charged a cost.
 const COST_CHARGED_LIMITS: [&str; 2] = ["rate", "quota"];
 /// Fields about how limits are counted. They have no effect without a counted limit.
-const COUNTING_FIELDS: [&str; 4] = ["counting", "on_store_failure", "over", "slot"];
+const COUNTING_FIELDS: [&str; 4] = ["counting", "on_store_failure", "over", "hash_tag"];
 
 impl PolicyReader<'_> {
     /// Reads a rule. References to other rules and tiers are checked later.
@@ -286,7 +286,7 @@ impl PolicyReader<'_> {
     }
 
     /// The fact of the key whose value decides the hash slot of the key in a cluster.
-    fn read_slot(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
+    fn read_hash_tag(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
         let fact = self.read_fact(node)?;
         if !keys.iter().flatten().any(|part| part.fact() == fact) {
             let message = format!("the hash_tag {fact:?} is no fact of the key");

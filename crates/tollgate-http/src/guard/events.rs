@@ -115,7 +115,7 @@ fn is_logged(denial: &Denial) -> bool {
 }
 
 /// Logs a denial, with the number of suppressed ones before it.
-fn log_denial(denial: &Denial, mode: Mode, untold: u64) {
+fn log_denial(denial: &Denial, mode: Mode, suppressed: u64) {
     let outcome = match mode {
         Mode::Enforce => "refused",
         Mode::Shadow => "shadow",

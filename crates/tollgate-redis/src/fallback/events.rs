@@ -103,8 +103,8 @@ pub enum StoreEvent<'a> {
 }
 
 /// The number of suppressed failures in words; empty if there are none.
-fn suppressed_text(untold: u64) -> String {
-    match untold {
+fn suppressed_text(suppressed: u64) -> String {
+    match suppressed {
         0 => String::new(),
         more => format!(" (and {more} times more)"),
     }

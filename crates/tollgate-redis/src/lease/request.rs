@@ -67,7 +67,7 @@ impl LeaseQuery {
     }
 
     /// The request in the store's terms; `lessee` has the fields that the book doesn't know.
-    pub(super) fn to_request(&self, lessee: LeaseRequest) -> LeaseRequest {
+    pub(super) fn request_for(&self, lessee: LeaseRequest) -> LeaseRequest {
         let plan = &self.plan;
         let most = (self.part).max(plan.more.min(self.numbers.max_burst));
         let late = self.undrained(plan.late, plan.late_since);
@@ -84,7 +84,7 @@ impl LeaseQuery {
 
     /// The grant, which expires by a time from before the query: the store counts from later on, so it never
     /// expires first.
-    pub(super) fn to_grant(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
+    pub(super) fn grant_until(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
         let plan = &self.plan;
         // What is owed is paid before anything else, and the store doesn't know of that.
         let retry_after = reply.retry_after.saturating_add(self.debt_delay(reply));

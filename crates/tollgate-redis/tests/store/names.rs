@@ -58,7 +58,10 @@ async fn a_node_that_was_reloaded_uses_the_keys_of_one_that_was_restarted() {
             ("rate: [100/s, 5/h]", "rate: [5/h]"),
             ("rate: [100/s, 5/h]", "rate: [5/h, 100/s]"),
             ("rate: [100/s, 5/h, 7/h]", "rate: [9/d, 100/s, 5/h, 7/h]"),
-            ("rate: [5/h], hash_tag: tenant", "rate: [5/h], hash_tag: user"),
+            (
+                "rate: [5/h], hash_tag: tenant",
+                "rate: [5/h], hash_tag: user",
+            ),
             ("rate: [5/h]", "rate: [5/d]"),
             ("rate: [5/h], algorithm: leaky", "rate: [5/h]"),
         ] {

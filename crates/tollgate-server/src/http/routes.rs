@@ -91,7 +91,10 @@ const OPERATIONS: Routes<Operation> = &[
     ("/admin/overrides", &[("GET", Operation::Overrides)]),
     ("/admin/top", &[("GET", Operation::Top)]),
     ("/debug/limiters", &[("GET", Operation::Limiters)]),
-    ("/admin/overrides/", &[("DELETE", Operation::RemoveOverride)]),
+    (
+        "/admin/overrides/",
+        &[("DELETE", Operation::RemoveOverride)],
+    ),
     (
         "/admin/reload",
         &[("GET", Operation::Preview), ("POST", Operation::Reload)],

@@ -48,7 +48,7 @@ gauge tollgate_fallback_active Whether requests are decided without the store.
 gauge tollgate_breaker_state The circuit breaker of the store: 0 closed, 1 half-open (a probe is in flight or is next), 2 open.
 gauge tollgate_lease_tokens Leased tokens that this process holds.
 counter tollgate_store_round_trips Round trips to the store.
-counter tollgate_store_questions Requests that these round trips answered.
+counter tollgate_store_requests Requests that these round trips answered.
 histogram tollgate_request_seconds Time from reading a request until its response was ready.
 gauge tollgate_connections Open connections.
 counter tollgate_grpc_resets Calls that clients reset before their messages were complete.

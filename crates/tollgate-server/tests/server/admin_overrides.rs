@@ -92,7 +92,10 @@ fn a_network_is_blocked_and_each_order_tells_what_it_did() {
     assert!(operated.check(r#"{"ip":"198.51.101.9"}"#).0);
     let orders = operated.done(("GET", "/admin/overrides", ""));
     let (order, last) = (&orders["overrides"][0], json!("1970-01-01T00:00:00Z"));
-    assert_eq!((&order["applied"], &order["last_applied"]), (&json!(1), &last));
+    assert_eq!(
+        (&order["applied"], &order["last_applied"]),
+        (&json!(1), &last)
+    );
     let typo = ("POST", "/admin/block", r#"{"facts":{"usr":"bot"}}"#);
     let (status, answer) = operated.operate(typo);
     assert_eq!(

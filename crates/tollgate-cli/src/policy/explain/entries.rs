@@ -66,7 +66,9 @@ fn serialize_counting<S: Serializer>(
 pub(super) fn limit_texts(limits: &Limits) -> Vec<String> {
     let rates = limits.rates.iter().map(ToString::to_string);
     let quota = limits.quota.iter().map(ToString::to_string);
-    let slots = limits.concurrency.map(|slots| format!("{slots} concurrent"));
+    let slots = limits
+        .concurrency
+        .map(|slots| format!("{slots} concurrent"));
     let unlimited = limits.unlimited.then(|| "unlimited".to_owned());
     rates.chain(quota).chain(slots).chain(unlimited).collect()
 }

@@ -83,7 +83,7 @@ pub struct ShadowDenial<'a> {
 /// let facts = Facts::new();
 /// let verdict = engine.decide_listing_limits(&facts);
 /// let limits = verdict.limits().map(|limit| format!("{}: {}", limit.kind, limit.decision.remaining));
-/// assert_eq!(limits.collect::<Vec<_>>(), ["10/s: 9", "1000/month: 999", "3 at once: 2"]);
+/// assert_eq!(limits.collect::<Vec<_>>(), ["10/s: 9", "1000/month: 999", "3 concurrent: 2"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

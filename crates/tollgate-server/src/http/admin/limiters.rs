@@ -109,7 +109,7 @@ fn write_limiter(
         write_field(object, "tokens", left);
         write_field(object, "full_after", full_after);
         write_field(object, "waiting", state.waiting);
-        write_field(object, "orders", state.overrides);
+        write_field(object, "overrides", state.overrides);
         // When the policy with this limit came into force.
         write_field(object, "since", format_time(state.since));
     });

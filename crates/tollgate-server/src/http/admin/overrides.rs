@@ -1,4 +1,4 @@
-//! `/admin/block`, `/admin/unblock`, `/admin/override`, `/admin/bypass` and `/admin/orders`: operators' overrides of
+//! `/admin/block`, `/admin/unblock`, `/admin/override`, `/admin/bypass` and `/admin/overrides`: operators' overrides of
 //! the policy, each for a limited time.
 
 use std::fmt::Display;
@@ -19,7 +19,7 @@ use crate::http::session::{HttpError, HttpSession};
 use crate::log::{Quoted, format_time};
 
 /// Where to find the existing overrides.
-const LIST_HINT: &str = "tollgate admin orders shows all (GET /admin/orders)";
+const LIST_HINT: &str = "tollgate admin overrides shows all (GET /admin/overrides)";
 
 impl<B: CounterStore> HttpSession<B> {
     pub(super) fn add_override(
@@ -140,8 +140,8 @@ pub(super) fn write_override(
         write_field(object, "left", left.as_secs());
         write_field(object, "effect", order.effect.to_string());
         // The number of requests it has decided, and the time of the latest.
-        write_field(object, "acted", order.used_count);
-        write_field(object, "last_acted", order.last_used_at.map(format_time));
+        write_field(object, "applied", order.used_count);
+        write_field(object, "last_applied", order.last_used_at.map(format_time));
         object.optional("in_place_of", before, |out, before| {
             json::object(out, |object| {
                 write_field(object, "id", before.id);
