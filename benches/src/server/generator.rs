@@ -115,9 +115,8 @@ impl<S: WireProtocol + Clone> Generator<S> {
                 };
                 let key = self.next_key();
                 let connection = &mut self.connections[free];
-                connection
-                    .speaks
-                    .encode_request(key, due(sent), &mut connection.out);
+                let out = &mut connection.out;
+                connection.speaks.encode_request(key, due(sent), out);
                 sent += 1;
                 if let RequestPace::Every(_) = pace {
                     connection.write()?;

@@ -255,7 +255,7 @@ impl<C: Clock, W: Clock> HostPacer<C, W> {
     }
 
     /// The number of hosts whose advice is remembered.
-    pub fn max_hosts(&self) -> usize {
+    pub fn host_count(&self) -> usize {
         self.hosts.len()
     }
 

@@ -191,11 +191,8 @@ where
         own.join_answers();
         if !own.output.is_empty() {
             timer.as_mut().set(patience.request);
-            with_deadline(
-                timer.as_mut(),
-                pin!(write_and_flush(&mut own.stream, &own.output)),
-            )
-            .await?;
+            let written = write_and_flush(&mut own.stream, &own.output);
+            with_deadline(timer.as_mut(), pin!(written)).await?;
             own.output.clear();
         }
         match progress {
@@ -216,11 +213,8 @@ where
                 own.protocol.write_timeout(&mut own.output);
                 // A slow client may not read either, so the write has a timeout.
                 timer.as_mut().set(patience.request);
-                return with_deadline(
-                    timer.as_mut(),
-                    pin!(write_and_flush(&mut own.stream, &own.output)),
-                )
-                .await;
+                let written = write_and_flush(&mut own.stream, &own.output);
+                return with_deadline(timer.as_mut(), pin!(written)).await;
             }
         }
     }

@@ -168,7 +168,7 @@ async fn no_more_hosts_are_remembered_than_may_be() {
         let host = format!("host{number}.example");
         let call = pacer.acquire(&host).await.expect("a place");
         tell(&pacer, &call, 429, &minutes(1));
-        assert!(pacer.max_hosts() <= 16, "{} hosts", pacer.max_hosts());
+        assert!(pacer.host_count() <= 16, "{} hosts", pacer.host_count());
     }
     let stalled = pacer.acquire("steady").await.expect_err("it is remembered");
     let wait = stalled.wait().expect("it is too late");

@@ -110,11 +110,8 @@ fn check_reported_waits(case: CheckContext<'_>) -> Result<(), String> {
             };
             from <= *at && *at <= back.at
         });
-        let changed = case
-            .record
-            .versions
-            .iter()
-            .any(|(at, _, _)| from <= *at && *at <= back.at);
+        let mut versions = case.record.versions.iter();
+        let changed = versions.any(|(at, _, _)| from <= *at && *at <= back.at);
         if is_exact
             && by_store
             && is_told
