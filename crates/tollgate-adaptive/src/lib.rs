@@ -6,7 +6,7 @@
 //! ```
 //! use tollgate_adaptive::{Bounds, AdaptiveController, Little};
 //!
-//! // Finds out how many concurrent calls a backend can take, between 5 and 200.
+//! // Finds out how many concurrent requests calls a backend can take, between 5 and 200.
 //! let controller = AdaptiveController::new(Little::new(Bounds::new(5.0, 200.0)?));
 //! let limiter = controller.concurrency().build();
 //! if let Ok(permit) = limiter.try_acquire() {

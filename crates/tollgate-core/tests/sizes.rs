@@ -1,4 +1,4 @@
-//! The state sizes in the README's table, as the compiler lays them out.
+//! The state sizes in the book's table, as the compiler lays them out.
 
 use std::mem::size_of;
 
@@ -8,8 +8,8 @@ use tollgate_core::{
 };
 
 #[test]
-fn a_state_takes_the_bytes_that_the_readme_says() {
-    let readme = include_str!("../../../README.md");
+fn a_state_takes_the_bytes_that_the_book_says() {
+    let page = include_str!("../../../docs/explanation/algorithms.md");
     for (algorithm, bytes) in [
         ("GCRA", size_of::<TatState>()),
         ("Token bucket", size_of::<Bucket>()),
@@ -18,11 +18,17 @@ fn a_state_takes_the_bytes_that_the_readme_says() {
         ("Sliding counter", size_of::<SlidingCounts>()),
     ] {
         let row = format!("| {algorithm} | {bytes} |");
-        assert!(readme.contains(&row), "the README should have {row}");
+        assert!(
+            page.contains(&row),
+            "docs/explanation/algorithms.md should have {row}"
+        );
     }
     // A log is its header and 16 bytes for each instant with a hit.
     let row = format!("| Sliding log | {} + 16 a hit |", size_of::<HitLog>());
-    assert!(readme.contains(&row), "the README should have {row}");
+    assert!(
+        page.contains(&row),
+        "docs/explanation/algorithms.md should have {row}"
+    );
 }
 
 #[test]

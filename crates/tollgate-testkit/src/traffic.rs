@@ -81,6 +81,8 @@ impl Random {
 
 /// A time that is behind by this much is out of order, whatever the rate.
 const OUT_OF_ORDER_GAP: u64 = 50_000_000_000;
+/// A step back that no limiter takes for a clock that was set: a day.
+const LONGEST_STEP_BACK: u64 = 86_400 * 1_000_000_000;
 
 /// An endless run of requests whose gaps and costs are on, just before and just after every boundary that a
 /// limit of this rate could round wrongly.
@@ -182,7 +184,8 @@ impl Iterator for Traffic {
             let late = self.window.saturating_mul(4).min(OUT_OF_ORDER_GAP);
             let reach = match self.order {
                 TimeOrder::Set => u64::MAX,
-                _ => self.drain.saturating_add(late),
+                // A limiter follows a clock that was set back by more than a day.
+                _ => self.drain.saturating_add(late).min(LONGEST_STEP_BACK),
             };
             let first = self.latest.saturating_sub(reach);
             self.now.saturating_sub(gap).max(first)

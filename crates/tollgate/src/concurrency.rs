@@ -17,7 +17,7 @@ mod stats;
 
 pub use acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
-pub use acquire::AcquireFuture;
+pub use acquire::PermitFuture;
 pub use builder::{Builder, Settings};
 pub use keyed::{
     Key, KeyedBuilder, KeyedConcurrencyLimiter, KeyedPermit, KeyedPermitSource, KeyedSettings,

@@ -30,9 +30,9 @@ const ROLES: [&str; 8] = [
 
 /// Types that have aliases in several modules: how such an alias is written, and the module and type with what is common to all.
 const GENERIC: [(&str, &str, &str); 3] = [
-    ("= Clocked<", "clock", "Clocked"),
-    ("= Clocked<TableSettings<", "table", "Clocked"),
-    ("= KeyHandle<", "key", "KeyHandle"),
+    ("= WithClock<", "clock", "WithClock"),
+    ("= WithClock<TableSettings<", "key_table", "WithClock"),
+    ("= KeyHandle<", "key_handle", "KeyHandle"),
 ];
 
 type Names = BTreeSet<String>;
@@ -110,6 +110,8 @@ fn functions() -> BTreeMap<(String, String), Names> {
         let module = module.as_os_str().to_string_lossy();
         let module = module.trim_end_matches(".rs").to_owned();
         let text = fs::read_to_string(&file).expect("a text");
+        // An alias that is too long for a line.
+        let text = text.replace("=\n    WithClock<", "= WithClock<");
         let mut owner = None;
         for line in text.lines() {
             if line.starts_with("impl") {
@@ -174,17 +176,17 @@ fn the_root_has_the_limits_and_the_words_they_share() {
     let names: Names = used(ROOT).into_iter().map(|(_, name)| name).collect();
     let expected = [
         "Algorithm",
-        "AtCap",
+        "ClassTree",
         "Clock",
+        "CompositeLimiter",
         "ConcurrencyLimiter",
         "Decision",
         "DenyReason",
-        "ExactKeyedLimiter",
         "FairLimiter",
-        "KeyedConcurrency",
+        "KeyedConcurrencyLimiter",
         "KeyedLimiter",
         "Lanes",
-        "Level",
+        "Limit",
         "LimitError",
         "Limiter",
         "OnMissingKey",
@@ -192,13 +194,13 @@ fn the_root_has_the_limits_and_the_words_they_share() {
         "Quota",
         "QuotaLimiter",
         "Rate",
-        "Refused",
+        "RateDenied",
         "Reservation",
-        "Stack",
+        "StoredKeyLimiter",
         "Tier",
         "Tiers",
         "Timestamp",
-        "Tree",
+        "WhenFull",
         "tollgate_core as core",
     ];
     let expected: Names = expected.map(String::from).into();
@@ -278,7 +280,7 @@ fn the_verbs_of_the_table_can_be_called() {
             reserve, reserve_at, acquire, acquire_n),
         named!("keyed::Key", Keyed: at, allow, allow_n, check, check_n, check_at, peek, peek_at,
             reserve, reserve_at, acquire, acquire_n, refund, penalize, reset, block_for),
-        named!("exact_keyed::Key", Exact: at, allow, allow_n, check, check_n, check_at, peek, peek_at,
+        named!("stored_keys::Key", Exact: at, allow, allow_n, check, check_n, check_at, peek, peek_at,
             reserve, reserve_at, acquire, acquire_n, refund, penalize, reset, block_for),
         named!("ConcurrencyLimiter", ConcurrencyLimiter<Manual>: try_acquire, try_acquire_n, acquire,
             acquire_n, peek),
@@ -287,9 +289,9 @@ fn the_verbs_of_the_table_can_be_called() {
             acquire_n),
         named!("FairLimiter", FairLimiter<Manual>: allow::<str>, allow_n::<str>, check::<str>,
             check_n::<str>, acquire::<str>, acquire_n::<str>),
-        named!("Tree", ClassTree<Manual>: allow, allow_n, check, check_n, check_at, peek, peek_at),
+        named!("ClassTree", ClassTree<Manual>: allow, allow_n, check, check_n, check_at, peek, peek_at, refund),
         named!("QuotaLimiter", QuotaLimiter<Manual>: check::<str>, check_n::<str>, check_at::<str>,
-            peek::<str>, refund::<str>, reset::<str>),
+            peek::<str>, peek_at::<str>, refund::<str>, reset::<str>),
         named!("Tiers", Tiers<Monotonic, Manual>: allow, check, check_n, peek, refund, penalize,
             reset, block_for),
     ];

@@ -168,7 +168,7 @@ pub struct LimitOptions {
     #[arg(long, value_name = "N", default_value = "100000", value_parser = parse_count)]
     pub max_holds: usize,
     /// How long a permit is held that was taken without an id (over RLS, RESP or /v1/check) and isn't released.
-    #[arg(long = "hold-time", value_name = "TIME", default_value = "60s", value_parser = parse_positive_duration)]
+    #[arg(id = "hold_time", long = "hold-time", value_name = "TIME", default_value = "60s", value_parser = parse_positive_duration)]
     pub permit_ttl: Duration,
     /// The timeout for a client to send a request, and to read its response.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_positive_duration)]

@@ -458,7 +458,7 @@ fn a_policy_is_played_against_traffic() {
     let number = |field: &str| report[field].as_u64().expect("a number");
     assert_eq!(
         number("offered"),
-        number("admitted") + report["refused"]["all"].as_u64().unwrap_or(0)
+        number("admitted") + report["denied"]["all"].as_u64().unwrap_or(0)
     );
     assert!(number("peak_1s") <= 100 && number("admitted") > 0);
     let (_, out, _) = run(&folder, &["simulate", "policy.yaml", "--pattern", "burst"]);

@@ -93,7 +93,7 @@ fn traffic_is_played_against_their_form_too() {
     let report: Value = serde_json::from_str(&out).expect("JSON");
     // All of it comes within one minute.
     assert_eq!(report["admitted"], json!(5));
-    let refused = &report["refused"]["edge/path=/login/remote_address"];
+    let refused = &report["denied"]["edge/path=/login/remote_address"];
     assert_eq!(
         *refused,
         json!(report["offered"].as_u64().expect("a number") - 5)

@@ -137,7 +137,7 @@ fn a_value_of_any_length_is_counted_like_others() {
     for arguments in [&facts[..], &descriptors] {
         let (_, out, _) = run(&folder, arguments);
         let step = &steps(&out)[0];
-        assert_eq!(step["too_much"], Value::Null, "{out}");
+        assert_eq!(step["bound_exceeded"], Value::Null, "{out}");
         assert_ne!(step["rule"], Value::Null, "{out}");
     }
 }

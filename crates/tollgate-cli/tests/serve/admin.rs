@@ -156,7 +156,7 @@ fn orders_are_made_shown_and_ended() {
     }
     let key = done(&service, &["key", "user=ada"]);
     assert!(
-        key.contains("  ordered: 2: override user=ada of per-user with 100/s burst 200 until "),
+        key.contains("  ordered: 2: limit user=ada of per-user with 100/s burst 200 until "),
         "{key}"
     );
     let key = done(&service, &["key", "user=eve"]);

@@ -48,7 +48,7 @@ fn connections_that_take_all_descriptors_keep_no_operator_out() {
         assert_eq!(service.get("admin", path).0, 200, "{path}");
     }
     assert!(
-        service.warned().contains("kind=refused"),
+        service.warned().contains("kind=rejected"),
         "{}",
         service.warned()
     );

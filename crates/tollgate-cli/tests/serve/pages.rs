@@ -450,6 +450,7 @@ fn every_command_of_redis_clients_is_on_their_page() {
 #[test]
 fn the_front_page_shows_what_the_first_command_prints() {
     let (page, service) = (blocks("README.md"), Service::start(&ANY));
+    let start = blocks("docs/start/service.md");
     let said = service.said("ShouldRateLimit\n");
     let reading = Reading {
         page: "README.md",
@@ -457,7 +458,7 @@ fn the_front_page_shows_what_the_first_command_prints() {
         store: None,
         service: Some(service),
     };
-    let shown = page.iter().find(|block| block.info == "text");
+    let shown = start.iter().find(|block| block.info == "text");
     let shown = shown.expect("what it prints").lines.join("\n");
     assert_eq!(reading.as_real(&shown) + "\n", said);
     let policy = page.iter().find(|block| block.info == "yaml");

@@ -517,7 +517,7 @@ impl<'a> DocumentReader<'a> {
         };
         if count.is_none_or(|count| count == 0) {
             let message = "concurrency is not a whole number from 1";
-            let help = "say how many at once: `concurrency: 50`";
+            let help = "say how many concurrent requests: `concurrency: 50`";
             self.report_error(BAD_CONCURRENCY, message, value.span, help);
         }
         count

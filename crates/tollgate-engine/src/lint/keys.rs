@@ -164,7 +164,7 @@ fn check_adaptive_over_envoy(
     let message = format!(
         "{why}, and over its protocol nobody tells how long requests take: the limit never adapts to them"
     );
-    let help = "say how many at once, as in concurrency: 20, or let the service ask that runs the requests: by the \
+    let help = "say how many concurrent requests, as in concurrency: 20, or let the service ask that runs the requests: by the \
                 middleware, or by /v1/hold";
     found.warn(codes::ADAPTIVE_UNTOLD, place.concurrency, message, help);
 }

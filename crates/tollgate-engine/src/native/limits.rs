@@ -211,12 +211,14 @@ impl PolicyReader<'_> {
 
     fn read_concurrency(&mut self, node: &Node) -> Option<u32> {
         if let Value::Map(_) = node.value {
-            let message = "expected how many concurrent, a whole number from 1, found a map";
+            let message =
+                "expected how many concurrent requests, a whole number from 1, found a map";
             let help =
                 "only a rule may have a limit that adapts: a tier's slots are for each tenant";
             return self.reject_with_help(codes::WRONG_TYPE, message, node.span, help);
         }
-        let number = self.read_count(node, "how many concurrent, a whole number from 1")?;
+        let number =
+            self.read_count(node, "how many concurrent requests, a whole number from 1")?;
         match u32::try_from(number) {
             Ok(0) => {
                 let message = "a concurrency of 0 lets nothing pass";
@@ -250,7 +252,7 @@ impl PolicyReader<'_> {
         let help = format!("write {ADAPTIVE_EXAMPLE}; the laws are {known}");
         let law = self.required_field(&own, "adaptive", message, help);
         let law = law.and_then(|node| self.read_word(node, "law", &adaptive_algorithm_words()));
-        let message = "expected max: how many concurrent there may ever be";
+        let message = "expected max: how many concurrent requests there may ever be";
         let help = format!("write it as in {ADAPTIVE_EXAMPLE}");
         let max = self.required_field(&own, "max", message, help);
         let max = max.and_then(|node| self.read_adaptive_bound(node, "max"));

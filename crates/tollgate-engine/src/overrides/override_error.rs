@@ -129,7 +129,7 @@ pub enum OverrideError {
     #[display("name the rule whose limit is to be another")]
     MissingRule,
     /// The limit override has no limits.
-    #[display("say the limit: a rate, a quota, or how many at once")]
+    #[display("say the limit: a rate, a quota, or how many concurrent requests")]
     NoReplacement,
     /// The rule has no limit of this kind.
     #[display("{rule:?} has no {sort}")]

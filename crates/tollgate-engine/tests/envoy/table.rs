@@ -206,7 +206,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("- {key: a, rate_limit: {rate: 10/s burst 20, algorithm: fixed-window}}", &["bad-rate 3:31"], "take another rate, or another algorithm"),
     ("- {key: a, rate_limit: {rate: 10/s, algorithm: gcar}}", &["bad-algorithm 3:48"], "did you mean \"gcra\"?"),
     ("- {key: a, rate_limit: {quota: 5/blink}}", &["bad-quota 3:32"], ""),
-    ("- {key: a, rate_limit: {concurrency: 0}}", &["bad-concurrency 3:38"], "say how many concurrent: `concurrency: 50`"),
+    ("- {key: a, rate_limit: {concurrency: 0}}", &["bad-concurrency 3:38"], "say how many concurrent requests: `concurrency: 50`"),
     ("- {key: a, rate_limit: {rate: 5/s, counting: leest}}", &["bad-counting 3:46"], "use exact, leased, local"),
     ("- {key: a, rate_limit: {rate: 5/s, counting: [local]}}", &["wrong-type 3:46"], ""),
     ("- {key: a, rate_limit: {unit: day, requests_per_unit: 5, counting: leased}}", &["bad-counting 3:68"], "give it a rate in place of unit, or say exact"),

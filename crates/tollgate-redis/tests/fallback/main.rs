@@ -229,7 +229,7 @@ fn a_broken_circuit_asks_by_one_probe_ever_more_rarely() {
         .map(|event| event.split([' ', '{']).next().unwrap_or_default())
         .collect();
     let expected = [
-        "FallbackBegan",
+        "FallbackStarted",
         "Failed",
         "CircuitOpened",
         "Failed",

@@ -143,7 +143,7 @@ async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
     let told = told.lock().unwrap();
     let count = |what: &str| told.iter().filter(|event| event.starts_with(what)).count();
     assert_eq!(
-        (count("FallbackBegan"), count("FallbackEnded")),
+        (count("FallbackStarted"), count("FallbackEnded")),
         (3, 3),
         "{told:?}"
     );

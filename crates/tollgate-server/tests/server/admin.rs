@@ -174,7 +174,7 @@ fn another_limit_is_for_a_while() {
     let made = operated.done(("POST", "/admin/override", body));
     assert_eq!(
         (&made["act"], &made["limits"]),
-        (&json!("override"), &json!("100/h"))
+        (&json!("limit"), &json!("100/h"))
     );
     assert!(operated.check(ADA).0);
     let key = operated.done(("GET", "/admin/key?user=ada", ""));

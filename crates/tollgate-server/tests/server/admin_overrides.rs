@@ -196,7 +196,7 @@ fn a_bypass_is_a_concern_and_a_metric_until_it_ends() {
     for line in [
         "tollgate_overrides{kind=\"bypass\"} 1\n",
         "tollgate_overrides{kind=\"block\"} 0\n",
-        "tollgate_overrides{kind=\"override\"} 0\n",
+        "tollgate_overrides{kind=\"limit\"} 0\n",
         "tollgate_concern{concern=\"bypass\"} 1\n",
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");

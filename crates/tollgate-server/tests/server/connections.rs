@@ -233,7 +233,7 @@ fn answers_that_nobody_reads_are_kept_up_to_a_bound_of_all_connections() {
         assert!(stream > 8, "{stream}");
         assert_eq!(payload, 8_u32.to_be_bytes(), "CANCEL");
     }
-    let refused = "tollgate_protocol_errors_total{protocol=\"grpc\",kind=\"refused\"}";
+    let refused = "tollgate_protocol_errors_total{protocol=\"grpc\",kind=\"rejected\"}";
     assert_eq!(value(&scraped(&running), refused), "4");
     others_are_served(&running);
     // What is given up makes room.

@@ -129,7 +129,7 @@ fn clients_of_a_real_envoy_that_hang_up_switch_no_limit_off() {
         value(&text, "tollgate_allowed_total{limiter=\"edge/user\"}"),
         "3"
     );
-    for kind in ["malformed", "refused", "flood"] {
+    for kind in ["malformed", "rejected", "flood"] {
         let series = format!("tollgate_protocol_errors_total{{protocol=\"grpc\",kind=\"{kind}\"}}");
         assert_eq!(value(&text, &series), "0", "{series}");
     }

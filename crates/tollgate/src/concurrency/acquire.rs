@@ -17,7 +17,7 @@ use crate::wait_queue::waiter_places::WaiterId;
 mod future;
 
 #[cfg(not(any(loom, shuttle)))]
-pub use future::AcquireFuture;
+pub use future::PermitFuture;
 
 /// A wait for a permit: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///

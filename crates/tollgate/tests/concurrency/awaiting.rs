@@ -30,7 +30,7 @@ impl Wake for Woken {
 
 /// A wait that a test polls by hand.
 struct Wait<H: PermitSource> {
-    future: Pin<Box<concurrency::AcquireFuture<H>>>,
+    future: Pin<Box<concurrency::PermitFuture<H>>>,
     woken: Arc<Woken>,
 }
 

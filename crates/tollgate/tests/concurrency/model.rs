@@ -117,10 +117,10 @@ impl Model {
     }
 }
 
-type Wait<H> = (usize, u32, Pin<Box<concurrency::AcquireFuture<H>>>);
+type Wait<H> = (usize, u32, Pin<Box<concurrency::PermitFuture<H>>>);
 
 fn poll<H: PermitSource>(
-    future: &mut Pin<Box<concurrency::AcquireFuture<H>>>,
+    future: &mut Pin<Box<concurrency::PermitFuture<H>>>,
 ) -> Option<Result<Permit<H>, PermitDenied>> {
     match future
         .as_mut()
@@ -151,7 +151,7 @@ fn answer<H: PermitSource>(
 trait Subject {
     type Home: PermitSource;
     fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, PermitDenied>;
-    fn wait(&self, weight: u32) -> Pin<Box<concurrency::AcquireFuture<Self::Home>>>;
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::PermitFuture<Self::Home>>>;
     fn resize(&self, limit: u32);
     /// Limit, in use, queued.
     fn look(&self) -> (u32, u32, usize);
@@ -166,7 +166,7 @@ impl Subject for Single {
         self.0.try_acquire_owned_n(weight)
     }
 
-    fn wait(&self, weight: u32) -> Pin<Box<concurrency::AcquireFuture<Self::Home>>> {
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::PermitFuture<Self::Home>>> {
         Box::pin(self.0.acquire_owned_n(weight).into_future())
     }
 
@@ -189,7 +189,7 @@ impl Subject for OneKey {
         self.0.key_owned("acme").try_acquire_n(weight)
     }
 
-    fn wait(&self, weight: u32) -> Pin<Box<concurrency::AcquireFuture<Self::Home>>> {
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::PermitFuture<Self::Home>>> {
         Box::pin(self.0.key_owned("acme").acquire_n(weight).into_future())
     }
 

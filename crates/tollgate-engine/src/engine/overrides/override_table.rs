@@ -353,7 +353,7 @@ fn replace_limits(
     if let Some(slots) = replacement.concurrency {
         let is_slots = |limit: &Limit| matches!(limit.kind(), LimitKind::Concurrency(_));
         let place = limits.iter().position(is_slots);
-        let place = place.ok_or_else(|| lacks("limit of how many at once"))?;
+        let place = place.ok_or_else(|| lacks("limit of how many concurrent requests"))?;
         replace(place, LimitKind::Concurrency(slots))?;
     }
     Ok(own)

@@ -195,7 +195,7 @@ impl PolicyCompiler<'_> {
         if let Some(own) = rule.adaptive {
             if rule.limits.concurrency.is_some() || rule.limits.unlimited {
                 return Err(wrong(
-                    "it has a limit that adapts and another of how many at once",
+                    "it has a limit that adapts and another of how many concurrent requests",
                 ));
             }
             overload_control::make_law(own, 0).map_err(|error| wrong(&error.to_string()))?;

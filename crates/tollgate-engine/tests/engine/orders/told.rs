@@ -70,7 +70,7 @@ fn what_cannot_be_carried_out_is_said() {
         ),
         (
             of(nothing, key()),
-            "say the limit: a rate, a quota, or how many at once",
+            "say the limit: a rate, a quota, or how many concurrent requests",
         ),
         (
             of(rate("1/s"), Target::facts([("user", "ada")])),

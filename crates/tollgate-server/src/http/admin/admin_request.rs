@@ -45,7 +45,7 @@ pub(super) struct AdminRequest<'b> {
     all: bool,
     #[serde(borrow, rename = "for")]
     duration: Option<Cow<'b, str>>,
-    #[serde(borrow)]
+    #[serde(borrow, rename = "why")]
     reason: Option<Cow<'b, str>>,
     /// One rate, or a list of rates.
     #[serde(borrow)]

@@ -16,7 +16,7 @@ use crate::patience::ClockAwareDeadline;
 pin_project! {
     /// The future that [`Acquire`] turns into. Dropping it leaves the queue.
     #[must_use = "futures do nothing unless awaited"]
-    pub struct AcquireFuture<H: PermitSource> {
+    pub struct PermitFuture<H: PermitSource> {
         stage: AcquireStage<H>,
         until: Option<ClockAwareDeadline>,
         #[pin]
@@ -32,10 +32,10 @@ enum AcquireStage<H: PermitSource> {
 
 impl<H: PermitSource> IntoFuture for Acquire<H> {
     type Output = Result<Permit<H>, PermitDenied>;
-    type IntoFuture = AcquireFuture<H>;
+    type IntoFuture = PermitFuture<H>;
 
-    fn into_future(self) -> AcquireFuture<H> {
-        AcquireFuture {
+    fn into_future(self) -> PermitFuture<H> {
+        PermitFuture {
             stage: AcquireStage::Start(self),
             until: None,
             alarm: Alarm::new(),
@@ -43,7 +43,7 @@ impl<H: PermitSource> IntoFuture for Acquire<H> {
     }
 }
 
-impl<H: PermitSource> Future for AcquireFuture<H> {
+impl<H: PermitSource> Future for PermitFuture<H> {
     type Output = Result<Permit<H>, PermitDenied>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -73,7 +73,7 @@ impl<H: PermitSource> Future for AcquireFuture<H> {
     }
 }
 
-impl<H: PermitSource> fmt::Debug for AcquireFuture<H> {
+impl<H: PermitSource> fmt::Debug for PermitFuture<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquiring").finish_non_exhaustive()
     }

@@ -105,7 +105,9 @@ impl<K, C: ClockChoice> KeyedBuilder<K, C> {
         match self.settings.at_cap {
             WhenFull::SharedBucket | WhenFull::DenyNew => Ok(self.build_unchecked()),
             // An uncounted request would have no permit to end, and a key in flight can't be evicted.
-            other => Err(other.unsupported_by("a KeyedConcurrency", "ShareOne or DenyNew")),
+            other => {
+                Err(other.unsupported_by("a KeyedConcurrencyLimiter", "SharedBucket or DenyNew"))
+            }
         }
     }
 
