@@ -139,7 +139,7 @@ pub(crate) fn filled<G: KeyedGate>(gate: G, keys: u64) -> Arc<G> {
     Arc::new(gate)
 }
 
-/// Calls in one measurement: a fraction of a millisecond for ours. A multiple of [`BATCH_SIZE`].
+/// Calls in one measurement: a fraction of a millisecond for ours. A multiple of [`BATCH`].
 pub(crate) const CALLS: u64 = 4096;
 /// Measurements that don't count before each that does.
 const WARM_UP: usize = 4;

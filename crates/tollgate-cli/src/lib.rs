@@ -6,7 +6,7 @@
 //! * [`ask`] sends one request to a running service, and [`admin`] queries and changes the service.
 //! * [`load`] load tests one limit, in memory or in a store.
 //! * [`mod@pipe`] rate-limits the lines of standard input.
-//! * [`pages`] writes completions and manual pages.
+//! * [`manual`] writes completions and manual pages.
 //! * [`simulate`] runs a traffic pattern through every algorithm on virtual time. Its runner, [`simulate::runner`],
 //!   takes any list of arrivals, so a caller can bring its own traffic.
 //!

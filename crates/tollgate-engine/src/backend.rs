@@ -79,7 +79,7 @@ pub enum Refund {
 /// ```
 #[derive(Clone, derive_more::Debug)]
 pub struct Clocks {
-    /// The same time as [`Backend::now`]. It wakes tasks as [`Clock::wake_at`] describes.
+    /// The same time as [`Backend::now`]. It wakes tasks as [`Clock::schedule_wakeup`] describes.
     #[debug(skip)]
     pub clock: Arc<dyn Clock>,
     /// The time of day, by which operators' [overrides](crate::overrides) expire.

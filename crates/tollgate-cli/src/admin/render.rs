@@ -219,10 +219,10 @@ fn overrides_table(orders: &Value) -> String {
             }
         }
         row.push(format_duration(left));
-        row.extend(field_cells(order, "acted, last_acted, by, effect"));
+        row.extend(field_cells(order, "applied, last_applied, by, effect"));
         row
     });
-    let heads = "id, act, rule, key, limits, ends in, acted, last, by, effect";
+    let heads = "id, act, rule, key, limits, ends in, applied, last, by, effect";
     format_table(heads, rows)
 }
 
@@ -254,12 +254,12 @@ fn override_text(order: &Value) -> String {
         );
         format!(", in place of {id} (until {until}{with})")
     });
-    let acted = match order["applied"].as_u64() {
+    let applied = match order["applied"].as_u64() {
         None | Some(0) => String::new(),
-        Some(1) => format!(", acted once, at {last}"),
-        Some(count) => format!(", acted {count} times, last at {last}"),
+        Some(1) => format!(", applied once, at {last}"),
+        Some(count) => format!(", applied {count} times, last at {last}"),
     };
-    format!("{id}: {act} {key}{of}{with} until {until}{effect}{before}{acted}")
+    format!("{id}: {act} {key}{of}{with} until {until}{effect}{before}{applied}")
 }
 
 /// What was reset for one rule's key.

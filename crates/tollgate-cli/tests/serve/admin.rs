@@ -146,7 +146,7 @@ fn orders_are_made_shown_and_ended() {
     assert_eq!(lines.len(), 4, "{orders}");
     for (line, parts) in lines[1..].iter().zip([
         ["1", "block", "per-user", "user=eve", "ticket 12"],
-        ["2", "override", "per-user", "user=ada", "100/s burst 200"],
+        ["2", "limit", "per-user", "user=ada", "100/s burst 200"],
         ["3", "bypass", "per-user", "user=bob", "in force"],
     ]) {
         assert!(
