@@ -173,7 +173,7 @@ pub struct CpuPressure {
 
 impl CpuPressure {
     const READ_HELP: &str =
-        "a kernel has it since 4.20, with CONFIG_PSI and not psi=0; CpuUse needs neither";
+        "a kernel has it since 4.20, with CONFIG_PSI and not psi=0; CpuUsage needs neither";
 
     /// For this machine.
     ///
@@ -230,7 +230,7 @@ pub struct CgroupCpu {
 
 impl CgroupCpu {
     const READ_HELP: &str =
-        "it has to be the folder of a control group of version 2; CpuUse needs none";
+        "it has to be the folder of a control group of version 2; CpuUsage needs none";
 
     /// For the group of this folder; inside a container that is usually `/sys/fs/cgroup`.
     ///

@@ -35,7 +35,7 @@ pub use future::PermitFuture;
     doc = r#"
 ```
 use std::time::Duration;
-use tollgate::{ConcurrencyLimiter, concurrency::NoPermit, clock::Tokio};
+use tollgate::{ConcurrencyLimiter, concurrency::PermitDenied, clock::Tokio};
 
 # #[tokio::main(flavor = "current_thread", start_paused = true)]
 # async fn main() {
@@ -43,7 +43,7 @@ let limiter = ConcurrencyLimiter::builder(1).clock(Tokio::new()).build();
 let permit = limiter.acquire().await.unwrap();
 
 let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
-assert!(matches!(hasty, Err(NoPermit::TooLate(_))));
+assert!(matches!(hasty, Err(PermitDenied::TooLate(_))));
 
 drop(permit);
 assert!(limiter.acquire().await.is_ok());
