@@ -43,7 +43,7 @@ let limiter = ConcurrencyLimiter::builder(1).clock(Tokio::new()).build();
 let permit = limiter.acquire().await.unwrap();
 
 let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
-assert!(matches!(hasty, Err(PermitDenied::TooLate(_))));
+assert!(matches!(hasty, Err(PermitDenied::DeadlineExceeded(_))));
 
 drop(permit);
 assert!(limiter.acquire().await.is_ok());
